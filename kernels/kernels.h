@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The compute interface: one table of operations (struct k_ops) that each
+ * backend implements, with one typed argument struct per operation. Kernels
+ * know no engine, no model, no file: they get pointers in the device's address
+ * space, shapes and enums.
+ *
+ * Vocabulary
+ *   row     one token's activations in a step; a step has n rows. Rows of role
+ *           D (generated, draft) come first: [0, n_d) is D, [n_d, n) is P.
+ *   act     float32 activations [n, cols] plus room for a quantized image that
+ *           the backend fills when a linear op first needs it (k_act).
+ *   weight  a matrix [rows = outputs, cols = inputs] of any type and layout.
+ *
+ * Arithmetic follows a row's role, never its company: an output element of a D
+ * row has the same bits at every width and beside any P rows; of a P row, for
+ * any chunking. A backend may use different arithmetic for the two roles.
+ *
+ * Nothing here allocates after set-up; every buffer is the caller's, taken with
+ * mem_alloc() at load time. Functions return 0 or a negative errno (-EIO: the
+ * device is lost; ops->last_error says which kernel).
+ */
+
+#include "kernels/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct k_dev;
+
+struct k_weight {
+        enum k_type type;
+        enum k_layout layout;
+        uint32_t rows, cols;   /* outputs, inputs */
+        uint32_t n_expert;     /* 0 or 1: a plain matrix; else that many stacked, expert_stride bytes apart */
+        size_t expert_stride;
+        const void *data;      /* device address; NULL: absent */
+        const float *scale;    /* optional, [1] or [n_expert]: multiplies the product (".scale" tensors) */
+};
+static inline bool k_weight_present(const struct k_weight *w) { return w && w->data; }
+
+struct k_act {
+        float *f;        /* [n, cols], row-major, 64-byte aligned rows */
+        void *q;         /* k_act_q_bytes(max_n, cols) bytes, or NULL: backend uses its own scratch */
+        uint32_t cols;
+        uint32_t q_kind; /* which image q holds (backend's own numbering), 0: none. Whoever writes f sets 0. */
+};
+
+/* Per-step data. Host arrays; a backend that needs them on the device copies them in batch_begin(). */
+struct k_batch {
+        uint32_t n, n_d;           /* rows, of which the first n_d are role D */
+        uint32_t n_seq;            /* sequences in this batch */
+        const uint32_t *token;     /* [n] ids */
+        const int32_t *pos;        /* [n] absolute positions */
+        const uint32_t *seq;       /* [n] index into the per-sequence arrays below */
+        const uint32_t *state_in;  /* [n_seq] recurrent-state slot each sequence continues from */
+        const uint32_t *state_out; /* [n] slot each row's new state is written to, UINT32_MAX: none kept.
+                                      Rows of one sequence are in position order; row i+1 continues from row i. */
+        const uint8_t *state_zero; /* [n_seq] 1: start from a zero state instead of state_in */
+        /* Page tables: for KV group g, pages of sequence s are table[g][s * table_stride[g] + p / page_tokens];
+         * UINT32_MAX: not resident (outside the window). */
+        uint32_t n_group;
+        const uint32_t *const *table;
+        const uint32_t *table_stride;
+        void *dev;                 /* backend's copy, set by batch_begin */
+};
+
+/* The KV pages of one layer. K of token t of page p starts at k + (p * page_tokens + t) * k_row_bytes. */
+struct k_kv {
+        void *k, *v;           /* v NULL: values are the first dv columns of the key row (MLA) */
+        enum k_type type_k, type_v;
+        uint32_t page_tokens;
+        uint32_t n_head_kv, dk, dv;
+        size_t k_row_bytes, v_row_bytes; /* bytes of one token, all kv heads */
+        uint32_t group;        /* which page table */
+};
+
+enum k_norm { K_NORM_RMS, K_NORM_LAYER, K_NORM_L2 };
+struct k_norm_args {
+        const struct k_act *x;
+        const struct k_act *add;   /* optional: x += add_scale * add first, and x is stored */
+        float add_scale;
+        enum k_norm kind;
+        uint32_t group;            /* 0: whole row; else normalize each run of 'group' columns (w has 'group' entries) */
+        const float *w, *b;        /* may be NULL */
+        float eps;
+        float out_scale;           /* multiplies the result; 1 normally */
+        struct k_act *out;         /* may alias x */
+};
+
+#define K_LINEAR_MAX 4
+struct k_linear_args {
+        struct k_act *x;           /* quantized once for all outputs */
+        uint32_t n_out;            /* 1..K_LINEAR_MAX weights sharing x */
+        struct {
+                const struct k_weight *w;
+                const float *bias; /* [w->rows] or NULL */
+                float *y;          /* [n, y_stride] float32 */
+                size_t y_stride;   /* in floats */
+        } out[K_LINEAR_MAX];
+        uint32_t row0, n_rows;     /* which rows of the batch: [row0, row0 + n_rows) */
+        uint32_t n_d;              /* of those, how many (at the front) are role D */
+        const uint32_t *gather;    /* optional host [n_rows]: x rows to use; y rows are then 0..n_rows-1 */
+};
+
+/* Per-head block-diagonal product (MLA absorb): y[h] = W[h] x[h], W stacked as experts. */
+struct k_head_linear_args {
+        const float *x; size_t x_stride; uint32_t x_head;  /* floats between rows, between heads */
+        const struct k_weight *w;                           /* n_expert = heads */
+        float *y; size_t y_stride; uint32_t y_head;
+        uint32_t n, n_d;
+};
+
+enum k_glu { K_GLU_SILU, K_GLU_GELU_TANH, K_GLU_GELU_ERF, K_GLU_RELU2, K_GLU_SWIGLU_OAI, K_GLU_NONE };
+struct k_glu_args {
+        const float *gate, *up;    /* gate NULL: out = act(up) (no gating) */
+        size_t gate_stride, up_stride;
+        enum k_glu act;
+        float alpha, limit;        /* SWIGLU_OAI: min(g,limit)*sigmoid(alpha g)*(clamp(u)+1) */
+        struct k_act *out;
+        uint32_t n;
+};
+
+enum k_rope { K_ROPE_NONE, K_ROPE_ADJACENT, K_ROPE_HALVES };
+struct k_rope_params {
+        enum k_rope kind;
+        uint32_t n_dims;           /* rotated dimensions of each head */
+        float base, freq_scale;    /* theta_i = pos * freq_scale * base^(-2i/n_dims) / factors[i] */
+        const float *factors;      /* host [n_dims/2] or NULL */
+        float ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN; ext_factor 0: off */
+        uint32_t n_ctx_orig;
+};
+
+/* After the QKV product: optional per-head q/k norm, rope, optional v norm, K and V written to their pages. */
+struct k_qkv_args {
+        float *q; size_t q_stride; uint32_t q_head;   /* in place; floats between rows, between heads */
+        float *k; size_t k_stride; uint32_t k_head;   /* NULL: layer shares another layer's KV, only q is treated */
+        const float *v; size_t v_stride; uint32_t v_head;
+        uint32_t n_head, n_head_kv, dk, dv;
+        uint32_t rope_off;                             /* first rotated column within a head */
+        const float *q_norm, *k_norm;                  /* [dk] RMS weights or NULL */
+        bool v_norm;                                   /* weightless RMS norm of v (gemma4) */
+        bool norm_full;                                /* q_norm/k_norm span all heads (olmo2): [n_head*dk] */
+        float norm_eps;
+        float q_scale_base, q_scale_len;               /* mistral3 attention temperature: see forward.c; 0: off */
+        const struct k_rope_params *rope;
+        const struct k_kv *kv;
+};
+
+struct k_attention_args {
+        const float *q; size_t q_stride; uint32_t q_head;
+        uint32_t n_head;
+        const struct k_kv *kv;
+        float scale, softcap;      /* softcap 0: off */
+        uint32_t window;           /* 0: all; else key visible if pos_q - pos_k < window */
+        bool causal;               /* false: every token of the sequence in this step sees every other (encoders) */
+        const float *sinks;        /* [n_head] or NULL: joins the softmax denominator only */
+        struct k_act *out;         /* [n, n_head*dv] */
+};
+
+struct k_delta_args { /* gated delta net, one layer: conv, silu, norms, recurrence, gated norm */
+        const float *qkv; size_t qkv_stride; /* [q | k | v] channels before the convolution */
+        const float *z; size_t z_stride;     /* output gate [n, n_v*S_v] */
+        const float *beta, *alpha; size_t ba_stride; /* [n, n_v] raw projections */
+        uint32_t n_k, n_v, s_k, s_v;         /* heads and head sizes */
+        bool k_head_blocked;                 /* V head h uses K head h/(n_v/n_k) instead of h % n_k */
+        uint32_t conv;                       /* taps */
+        const float *conv_w;                 /* [channels, conv], last tap on the current token */
+        const float *a, *dt_bias;            /* [n_v]; a is already -exp(A_log) */
+        const float *norm_w; float eps;      /* [s_v] gated RMS norm: norm(o) * silu(z) */
+        float *conv_state;                   /* [slots][(conv-1)][channels] */
+        float *state;                        /* [slots][n_v][s_k][s_v] */
+        struct k_act *out;                   /* [n, n_v*s_v] */
+};
+
+struct k_shortconv_args { /* lfm2: gated short convolution; bcx = [b | c | x] each d wide */
+        const float *bcx; size_t stride; uint32_t d, conv;
+        const float *conv_w; float *conv_state; /* as above with channels = d */
+        struct k_act *out;
+};
+
+enum k_gating { K_GATE_SOFTMAX, K_GATE_SIGMOID, K_GATE_SOFTMAX_TOPK /* softmax over the selected */ };
+struct k_moe_args {
+        struct k_act *x;                 /* expert input */
+        const float *router; size_t router_stride; /* logits [n, n_expert], bias already added */
+        const float *select_bias;        /* [n_expert] added for the choice only, or NULL */
+        uint32_t n_expert, n_used;
+        uint32_t n_group, n_group_used;  /* group-limited choice; 0: off */
+        enum k_gating gating;
+        bool norm_weights; float weight_scale;
+        const struct k_weight *gate, *up, *down; /* stacked; gate NULL with up holding [gate|up] fused rows */
+        const float *gate_b, *up_b, *down_b;     /* [n_expert, rows] or NULL */
+        enum k_glu act; float alpha, limit;
+        bool weight_before;              /* apply routing weight to the input instead of the output (llama4) */
+        void *scratch; size_t scratch_bytes; /* k_moe_scratch() */
+        float *y; size_t y_stride;       /* [n, d] = sum in order of rank, fixed */
+        uint32_t n, n_d;
+};
+
+struct k_elem_args { /* y = (y_scale*y + x_scale*x), then optional sigmoid/silu/tanh products; see enum */
+        enum { K_ELEM_AXPY, K_ELEM_MUL_SIGMOID, K_ELEM_MUL_SILU, K_ELEM_SCALE, K_ELEM_SOFTCAP, K_ELEM_MUL,
+               K_ELEM_MUL_SIGMOID_ROW /* x is [n,1] */, K_ELEM_MUL_VEC /* x is [cols] */ } op;
+        float *y; size_t y_stride; uint32_t cols;
+        const float *x; size_t x_stride;
+        float a, b;
+        uint32_t n;
+};
+
+struct k_mem_info { size_t total, free_now; };
+
+struct k_ops {
+        const char *name; /* "cpu", "cuda" */
+        void (*close)(struct k_dev *);
+        const char *(*describe)(struct k_dev *);          /* one line for people */
+        const char *(*last_error)(struct k_dev *);
+        int (*mem_info)(struct k_dev *, struct k_mem_info *ret);
+        void *(*mem_alloc)(struct k_dev *, size_t bytes);  /* set-up only; NULL: out of memory. 256-byte aligned */
+        void (*mem_free)(struct k_dev *, void *);
+        int (*upload)(struct k_dev *, void *dst, const void *src, size_t bytes);
+        int (*download)(struct k_dev *, void *dst, const void *src, size_t bytes);
+        int (*zero)(struct k_dev *, void *dst, size_t bytes);
+        int (*sync)(struct k_dev *);
+
+        /* Layout: which repack this backend wants for a matrix, its size, and the repack itself (host to host). */
+        enum k_layout (*layout_pick)(enum k_type, uint32_t rows, uint32_t cols, bool is_embedding);
+        size_t (*layout_bytes)(enum k_type, enum k_layout, uint32_t rows, uint32_t cols);
+        int (*repack)(enum k_type, enum k_layout, uint32_t rows, uint32_t cols, const void *src, void *dst);
+        size_t (*act_q_bytes)(uint32_t n, uint32_t cols);
+        size_t (*moe_scratch)(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
+        size_t (*dev_scratch)(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx); /* taken by reserve() */
+        int (*reserve)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx);
+
+        int (*batch_begin)(struct k_dev *, struct k_batch *);
+        int (*batch_end)(struct k_dev *, struct k_batch *);
+
+        int (*embed)(struct k_dev *, const struct k_batch *, const struct k_weight *w, float scale, struct k_act *out);
+        int (*norm)(struct k_dev *, const struct k_batch *, const struct k_norm_args *);
+        int (*linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *);
+        int (*head_linear)(struct k_dev *, const struct k_batch *, const struct k_head_linear_args *);
+        int (*glu)(struct k_dev *, const struct k_batch *, const struct k_glu_args *);
+        int (*qkv)(struct k_dev *, const struct k_batch *, const struct k_qkv_args *);
+        int (*attention)(struct k_dev *, const struct k_batch *, const struct k_attention_args *);
+        int (*delta)(struct k_dev *, const struct k_batch *, const struct k_delta_args *);
+        int (*shortconv)(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
+        int (*moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
+        int (*elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
+};
+
+/* A backend's own struct begins with this. */
+struct k_dev {
+        const struct k_ops *ops;
+};
+
+enum k_isa { K_ISA_AUTO, K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512 };
+struct k_cpu_options {
+        uint32_t threads;  /* 0: one per allowed core */
+        enum k_isa isa;    /* AUTO: the best this processor has */
+        bool exact;        /* activations stay f32: products of exactly decoded weights (reference mode) */
+};
+int k_cpu_open(const struct k_cpu_options *, struct k_dev **ret);
+
+struct k_cuda_options {
+        int ordinal;
+        size_t vram_budget;      /* 0: what is free */
+        enum { K_CUDA_VARIANT_AUTO, K_CUDA_VARIANT_PORTABLE } variant;
+        bool exact;              /* f32 activations and f32 accumulate, for oracles */
+};
+/* -ENOSYS: built without CUDA; -ENODEV and 'why' filled: no driver, too old, no permission, ... */
+int k_cuda_open(const struct k_cuda_options *, struct k_dev **ret, char why[256]);
+
+#ifdef __cplusplus
+}
+#endif
