@@ -43,7 +43,7 @@ struct k_weight {
 static inline bool k_weight_present(const struct k_weight *w) { return w && w->data; }
 
 struct k_act {
-        float *f;        /* [n, cols], row-major, 64-byte aligned rows */
+        float *f;        /* [n, cols], row-major and dense: rows are cols floats apart; f itself is 64-byte aligned */
         void *q;         /* k_act_q_bytes(max_n, cols) bytes, or NULL: backend uses its own scratch */
         uint32_t cols;
         uint32_t q_kind; /* which image q holds (backend's own numbering), 0: none. Whoever writes f sets 0. */
@@ -78,17 +78,36 @@ struct k_kv {
         uint32_t group;        /* which page table */
 };
 
+/* Table look-up: out[r] = (add ? out[r] : 0) + scale * w[index of row r]. */
+enum k_embed_index { K_EMBED_TOKEN, K_EMBED_POS, K_EMBED_ZERO /* row 0 (token type 0) */ };
+struct k_embed_args {
+        const struct k_weight *w;
+        enum k_embed_index index;
+        float scale;
+        bool add;
+        struct k_act *out;
+};
+
+/*
+ * The residual stream's step, one pass over a row:
+ *   if add:  a = add_norm_w ? norm(add) * add_norm_w + add_norm_b : add;  x += add_scale * a  (x is stored)
+ *   if out:  out = (norm(x) * w + b) * out_scale
+ */
 enum k_norm { K_NORM_RMS, K_NORM_LAYER, K_NORM_L2 };
 struct k_norm_args {
         const struct k_act *x;
-        const struct k_act *add;   /* optional: x += add_scale * add first, and x is stored */
+        const struct k_act *add;   /* optional; a residual branch */
+        const float *add_norm_w, *add_norm_b; /* norm of the branch before it is added; same kind and eps */
         float add_scale;
         enum k_norm kind;
         uint32_t group;            /* 0: whole row; else normalize each run of 'group' columns (w has 'group' entries) */
         const float *w, *b;        /* may be NULL */
         float eps;
         float out_scale;           /* multiplies the result; 1 normally */
-        struct k_act *out;         /* may alias x */
+        struct k_act *out;         /* may alias x; NULL: only the addition */
+        uint32_t out_col;          /* first column of out written; out->cols >= out_col + x->cols */
+        const uint32_t *gather;    /* optional host [n_rows]: treat only these rows; out rows are then 0..n_rows-1 */
+        uint32_t n_rows;           /* with gather */
 };
 
 #define K_LINEAR_MAX 4
@@ -108,6 +127,7 @@ struct k_linear_args {
 
 /* Per-head block-diagonal product (MLA absorb): y[h] = W[h] x[h], W stacked as experts. */
 struct k_head_linear_args {
+        uint32_t tail; /* columns that follow x's inputs within a head, copied behind y's outputs (MLA: the rope part) */
         const float *x; size_t x_stride; uint32_t x_head;  /* floats between rows, between heads */
         const struct k_weight *w;                           /* n_expert = heads */
         float *y; size_t y_stride; uint32_t y_head;
@@ -137,15 +157,17 @@ struct k_rope_params {
 /* After the QKV product: optional per-head q/k norm, rope, optional v norm, K and V written to their pages. */
 struct k_qkv_args {
         float *q; size_t q_stride; uint32_t q_head;   /* in place; floats between rows, between heads */
-        float *k; size_t k_stride; uint32_t k_head;   /* NULL: layer shares another layer's KV, only q is treated */
-        const float *v; size_t v_stride; uint32_t v_head;
+        float *k; size_t k_stride; uint32_t k_head;   /* clobbered; NULL: the layer reads another layer's KV, only q is treated */
+        const float *v; size_t v_stride; uint32_t v_head; /* may be k itself (V = raw K): read before k is touched;
+                                                             NULL if kv->v is NULL (MLA) */
         uint32_t n_head, n_head_kv, dk, dv;
         uint32_t rope_off;                             /* first rotated column within a head */
         const float *q_norm, *k_norm;                  /* [dk] RMS weights or NULL */
+        uint32_t k_norm_cols;                          /* k_norm covers only the first columns of a head (MLA latent); 0: dk */
         bool v_norm;                                   /* weightless RMS norm of v (gemma4) */
         bool norm_full;                                /* q_norm/k_norm span all heads (olmo2): [n_head*dk] */
         float norm_eps;
-        float q_scale_base, q_scale_len;               /* mistral3 attention temperature: see forward.c; 0: off */
+        float q_temp; uint32_t q_temp_len;             /* q *= 1 + q_temp * ln(1 + floor(pos / q_temp_len)); 0: off */
         const struct k_rope_params *rope;
         const struct k_kv *kv;
 };
@@ -156,15 +178,17 @@ struct k_attention_args {
         const struct k_kv *kv;
         float scale, softcap;      /* softcap 0: off */
         uint32_t window;           /* 0: all; else key visible if pos_q - pos_k < window */
-        bool causal;               /* false: every token of the sequence in this step sees every other (encoders) */
+        bool causal;               /* false: a row sees every position up to the last of its sequence in this batch (encoders) */
         const float *sinks;        /* [n_head] or NULL: joins the softmax denominator only */
+        const float *gate; size_t gate_stride; uint32_t gate_head; /* optional: out *= sigmoid(gate), [n, n_head, dv] with strides */
         struct k_act *out;         /* [n, n_head*dv] */
 };
 
 struct k_delta_args { /* gated delta net, one layer: conv, silu, norms, recurrence, gated norm */
-        const float *qkv; size_t qkv_stride; /* [q | k | v] channels before the convolution */
+        float *qkv; size_t qkv_stride;       /* [q | k | v] channels before the convolution; clobbered */
         const float *z; size_t z_stride;     /* output gate [n, n_v*S_v] */
-        const float *beta, *alpha; size_t ba_stride; /* [n, n_v] raw projections */
+        const float *beta, *alpha; size_t ba_stride; /* [n, n_v] raw projections; head h at column h, or if ba_run is set */
+        uint32_t ba_run;                     /* at (h / ba_run) * 2 * ba_run + h % ba_run (beta and alpha in one product) */
         uint32_t n_k, n_v, s_k, s_v;         /* heads and head sizes */
         bool k_head_blocked;                 /* V head h uses K head h/(n_v/n_k) instead of h % n_k */
         uint32_t conv;                       /* taps */
@@ -236,7 +260,7 @@ struct k_ops {
         int (*batch_begin)(struct k_dev *, struct k_batch *);
         int (*batch_end)(struct k_dev *, struct k_batch *);
 
-        int (*embed)(struct k_dev *, const struct k_batch *, const struct k_weight *w, float scale, struct k_act *out);
+        int (*embed)(struct k_dev *, const struct k_batch *, const struct k_embed_args *);
         int (*norm)(struct k_dev *, const struct k_batch *, const struct k_norm_args *);
         int (*linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *);
         int (*head_linear)(struct k_dev *, const struct k_batch *, const struct k_head_linear_args *);
