@@ -286,6 +286,13 @@ struct k_cpu_options {
 };
 int k_cpu_open(const struct k_cpu_options *, struct k_dev **ret);
 
+/*
+ * A backend's table without a device, for the process that fills images: only
+ * layout_pick, layout_bytes and repack may be called. NULL: not in this build.
+ */
+const struct k_ops *k_cpu_ops(void);
+const struct k_ops *k_cuda_ops(void);
+
 struct k_cuda_options {
         int ordinal;
         size_t vram_budget;      /* 0: what is free */
