@@ -417,6 +417,7 @@ static int parse_all(struct cursor *c, struct parsed *p) {
         r = parse_header(c, g, &n_kv, &n_tensors);
         if (r < 0)
                 return r;
+        g->kv_offset = c->pos;
         /* Counts become lengths only as entries are filled: gguf_free() may run at any point. */
         g->kv = h_new0(struct gguf_kv, n_kv);
         p->kv = h_new0(struct index, n_kv);
@@ -429,6 +430,7 @@ static int parse_all(struct cursor *c, struct parsed *p) {
                         return r;
                 p->kv[i] = (struct index){ g->kv[i].key, (uint32_t)i };
         }
+        g->kv_end = c->pos;
         r = index_finish(p->kv, g->n_kv, "key", c->err);
         if (r < 0)
                 return r;

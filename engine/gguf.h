@@ -41,6 +41,7 @@ struct gguf_tensor {
 struct gguf {
         uint32_t version;
         uint64_t alignment, data_offset, file_size;
+        uint64_t kv_offset, kv_end;  /* where the keys' bytes are */
         struct gguf_kv *kv; size_t n_kv;
         struct gguf_tensor *tensors; size_t n_tensors;
 };

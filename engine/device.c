@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens a backend by the caller's options. Never another device than the one asked for. */
+#include "engine/device.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/image.h"
+
+static int cpu_options(const struct eng_device_options *o, struct k_cpu_options *ret, struct h_error *err) {
+        static const struct { const char *name; enum k_isa isa; } names[] = {
+                { "auto", K_ISA_AUTO }, { "portable", K_ISA_SCALAR }, { "scalar", K_ISA_SCALAR },
+                { "avx2", K_ISA_AVX2 }, { "avx512", K_ISA_AVX512 },
+        };
+
+        *ret = (struct k_cpu_options){ .threads = o->threads, .exact = o->exact };
+        if (!o->variant)
+                return 0;
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (strcmp(o->variant, names[i].name) == 0) {
+                        ret->isa = names[i].isa;
+                        return 0;
+                }
+        return h_error_set(err, HEARTH_E_bad_request,
+                           "variant \"%s\" is unknown; known: auto, portable, scalar, avx2, avx512", o->variant);
+}
+
+static int open_cpu(const struct eng_device_options *o, struct k_dev **ret, struct h_error *err) {
+        struct k_cpu_options k;
+        int r = cpu_options(o, &k, err);
+
+        if (r < 0)
+                return r;
+        r = k_cpu_open(&k, ret);
+        if (r == -ENOTSUP || r == -EOPNOTSUPP)
+                return h_error_set(err, HEARTH_E_no_device, "this processor doesn't have variant \"%s\"", o->variant);
+        return r < 0 ? h_error_from_errno(err, r, "opening the CPU backend") : 0;
+}
+
+static int open_cuda(const struct eng_device_options *o, struct k_dev **ret, struct h_error *err) {
+        struct k_cuda_options k = { .ordinal = o->ordinal, .vram_budget = o->vram_budget, .exact = o->exact };
+        char why[256] = "";
+        int r;
+
+        if (o->variant && strcmp(o->variant, "portable") == 0)
+                k.variant = K_CUDA_VARIANT_PORTABLE;
+        else if (o->variant && strcmp(o->variant, "auto") != 0)
+                return h_error_set(err, HEARTH_E_bad_request, "variant \"%s\" is unknown for CUDA; known: auto, portable",
+                                   o->variant);
+        r = k_cuda_open(&k, ret, why);
+        if (r == -ENOSYS)
+                return h_error_set(err, HEARTH_E_no_device, "this build has no CUDA backend");
+        return r < 0 ? h_error_set(err, HEARTH_E_no_device, "CUDA device %d: %s", o->ordinal,
+                                   why[0] ? why : strerror(-r)) : 0;
+}
+
+int eng_device_open(const struct eng_device_options *o, struct eng_device **ret, struct h_error *err) {
+        struct eng_device *d = h_new0(struct eng_device, 1);
+        int r;
+
+        if (!d)
+                return h_error_from_errno(err, -ENOMEM, "opening a device");
+        d->o = *o;
+        d->o.variant = NULL;
+        switch (o->backend) {
+        case ENG_CPU: r = open_cpu(o, &d->k, err); break;
+        case ENG_CUDA: r = open_cuda(o, &d->k, err); break;
+        default: r = h_error_set(err, HEARTH_E_bad_request, "unknown backend %d", (int)o->backend);
+        }
+        if (r < 0) {
+                free(d);
+                return r;
+        }
+        *ret = d;
+        return 0;
+}
+
+struct eng_device *eng_device_close(struct eng_device *d) {
+        if (d) {
+                d->k->ops->close(d->k);
+                free(d);
+        }
+        return NULL;
+}
+
+const char *eng_device_describe(struct eng_device *d) {
+        return d->k->ops->describe(d->k);
+}
+
+int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free) {
+        struct k_mem_info info;
+        int r;
+
+        if (d->o.backend == ENG_CPU)
+                return host_memory(ret_total, ret_free);
+        r = d->k->ops->mem_info(d->k, &info);
+        if (r < 0)
+                return r;
+        *ret_total = info.total;
+        *ret_free = info.free_now;
+        return 0;
+}
