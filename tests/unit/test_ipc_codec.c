@@ -14,7 +14,7 @@
 #include "ipc/scan.h"
 #include "ipc/wire.h"
 #include "ipc/worker.h"
-#include "tests/unit/wire_sample.h"
+#include "ipc/sample.h"
 
 static int write_buf(void *data, const char *p, size_t n) {
         return buf_append(data, p, n);
@@ -85,7 +85,7 @@ static void round_trip(const struct schema *s) {
 
                         if (s->descs[type].kind == KIND_ITEM)
                                 continue;
-                        body = wire_sample(s, type, full, &arena);
+                        body = schema_sample(s, type, full, &arena);
                         if (schema_encode(s, type, 42, body, &a, &err) < 0 ||
                             schema_decode(s, a.data + 4, a.len - 4, &m, NULL, &err) < 0)
                                 fail_msg("%s: %s", s->descs[type].ident, err.message);
@@ -95,7 +95,7 @@ static void round_trip(const struct schema *s) {
                         assert_int_equal(a.len, b.len);
                         assert_memory_equal(a.data, b.data, a.len);
                         schema_msg_free(&m);
-                        wire_sample_free(arena);
+                        schema_sample_free(arena);
                         buf_free(&a);
                         buf_free(&b);
                 }
@@ -352,7 +352,7 @@ static void test_no_memory(void **state) {
         struct schema_arena *arena = NULL;
         struct buf a = {};
         struct h_error err = {};
-        void *body = wire_sample(&wire_schema, WIRE_models_reply, true, &arena);
+        void *body = schema_sample(&wire_schema, WIRE_models_reply, true, &arena);
 
         assert_int_equal(schema_encode(&wire_schema, WIRE_models_reply, 1, body, &a, &err), 0);
         for (uint64_t nth = 1;; nth++) {
@@ -368,7 +368,7 @@ static void test_no_memory(void **state) {
                 assert_int_equal(err.code, HEARTH_E_no_memory);
                 assert_true(nth < 1000);
         }
-        wire_sample_free(arena);
+        schema_sample_free(arena);
         buf_free(&a);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/unit/wire_sample.h"
+#include "ipc/sample.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static void fill(const struct schema *s, int type, bool full, struct schema_aren
         }
 }
 
-void *wire_sample(const struct schema *s, int type, bool full, struct schema_arena **arena) {
+void *schema_sample(const struct schema *s, int type, bool full, struct schema_arena **arena) {
         void *body;
 
         if (!*arena && schema_arena_new(4096, arena) < 0)
@@ -76,6 +76,6 @@ void *wire_sample(const struct schema *s, int type, bool full, struct schema_are
         return body;
 }
 
-void wire_sample_free(struct schema_arena *arena) {
+void schema_sample_free(struct schema_arena *arena) {
         schema_arena_free(arena);
 }

@@ -7,5 +7,5 @@
 #include "ipc/schema.h"
 
 /* Aborts if memory runs out: for tests and generators. */
-void *wire_sample(const struct schema *s, int type, bool full, struct schema_arena **arena);
-void wire_sample_free(struct schema_arena *arena);
+void *schema_sample(const struct schema *s, int type, bool full, struct schema_arena **arena);
+void schema_sample_free(struct schema_arena *arena);
