@@ -56,7 +56,7 @@ static void compress(struct blake2b *s, const uint8_t *p, bool last) {
         v[12] ^= s->bytes;
         if (last)
                 v[14] = ~v[14];
-        /* Unrolled, so that the permutations become constants and v stays in registers: 2x. */
+        /* Unrolled, so that the permutations become constants. */
 #pragma GCC unroll 12
         for (unsigned r = 0; r < 12; r++) {
                 const uint8_t *t = sigma[r];

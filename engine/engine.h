@@ -94,6 +94,7 @@ struct eng_limits {
         uint32_t n_rows;     /* most rows in one step (decode + prefill); 0: 512 + n_places */
         enum eng_kv_type kv;
         uint32_t n_draft;    /* draft depth reserved; 0: none */
+        uint32_t n_outputs;  /* most rows of logits in one step; 0: n_places * (1 + n_draft) */
         uint32_t n_prefix;   /* extra places for cached prefixes (recurrent states included) */
 };
 struct eng_memory { /* bytes on the device */
@@ -159,6 +160,7 @@ struct eng_result {
  * positive ENG_NO_PAGES. -EIO: the device is lost.
  */
 enum { ENG_NO_PAGES = 1 };
+#define ENG_NO_TOKEN UINT32_MAX /* sampled when the mask allows nothing */
 int eng_step(struct eng_context *c, const struct eng_item *items, size_t n, struct eng_result *ret, struct h_error *err);
 /* The sampler alone, for tests and for callers with their own logits. history: all tokens so far. pos: position being sampled. */
 uint32_t eng_sample(const float *logits, uint32_t n_vocab, const struct eng_sampling *s, const uint32_t *history,

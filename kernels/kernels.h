@@ -246,6 +246,7 @@ struct k_ops {
         int (*upload)(struct k_dev *, void *dst, const void *src, size_t bytes);
         int (*download)(struct k_dev *, void *dst, const void *src, size_t bytes);
         int (*zero)(struct k_dev *, void *dst, size_t bytes);
+        int (*copy)(struct k_dev *, void *dst, const void *src, size_t bytes); /* within the device, in step order */
         int (*sync)(struct k_dev *);
 
         /* Layout: which repack this backend wants for a matrix, its size, and the repack itself (host to host). */
