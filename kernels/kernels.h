@@ -47,6 +47,7 @@ struct k_act {
         void *q;         /* k_act_q_bytes(max_n, cols) bytes, or NULL: backend uses its own scratch */
         uint32_t cols;
         uint32_t q_kind; /* which image q holds (backend's own numbering), 0: none. Whoever writes f sets 0. */
+        uint32_t q_rows; /* of the first q_rows rows; meaningless while q_kind is 0 */
 };
 
 /* Per-step data. Host arrays; a backend that needs them on the device copies them in batch_begin(). */

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CPU device: opening (processor variant, pool, fixed scratch), host memory
+ * and the table of operations. The device owns its pool and scratch; memory
+ * from mem_alloc() belongs to the caller. One thread uses a device at a time.
+ */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/layout.h"
+#include "kernels/cpu/linear.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static void cpu_close(struct k_dev *dev) {
+        struct k_cpu *cpu = k_cpu(dev);
+        if (!cpu)
+                return;
+        k_pool_free(cpu->pool);
+        free(cpu->scratch);
+        free(cpu->image);
+        free(cpu->panel);
+        free(cpu);
+}
+
+static const char *cpu_describe(struct k_dev *dev) {
+        return k_cpu(dev)->describe;
+}
+
+static const char *cpu_last_error(struct k_dev *dev) {
+        return k_cpu(dev)->error;
+}
+
+/* What the kernel thinks a program can still take without swapping. */
+static int cpu_mem_info(struct k_dev *dev, struct k_mem_info *ret) {
+        unsigned long long kib, total = 0, avail = 0;
+        char line[128];
+        FILE *f = fopen("/proc/meminfo", "re");
+
+        (void)dev;
+        if (!f)
+                return -errno;
+        while (fgets(line, sizeof(line), f)) {
+                if (sscanf(line, "MemTotal: %llu kB", &kib) == 1)
+                        total = kib;
+                else if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+                        avail = kib;
+        }
+        fclose(f);
+        if (!total)
+                return -EIO;
+        *ret = (struct k_mem_info){ .total = (size_t)total * 1024, .free_now = (size_t)avail * 1024 };
+        return 0;
+}
+
+static void *cpu_mem_alloc(struct k_dev *dev, size_t bytes) {
+        const size_t huge = 2u << 20;
+        void *p;
+
+        (void)dev;
+        if (bytes < huge)
+                return h_aligned_alloc(256, bytes);
+        p = h_aligned_alloc(huge, bytes);
+        if (p) /* a wish: fewer TLB misses when streaming weights */
+                (void)madvise(p, bytes, MADV_HUGEPAGE);
+        return p;
+}
+
+static void cpu_mem_free(struct k_dev *dev, void *p) {
+        (void)dev;
+        free(p);
+}
+
+static int cpu_copy(struct k_dev *dev, void *dst, const void *src, size_t bytes) {
+        (void)dev;
+        memcpy(dst, src, bytes);
+        return 0;
+}
+
+static int cpu_zero(struct k_dev *dev, void *dst, size_t bytes) {
+        (void)dev;
+        memset(dst, 0, bytes);
+        return 0;
+}
+
+static int cpu_sync(struct k_dev *dev) {
+        (void)dev;
+        return 0;
+}
+
+static int cpu_batch(struct k_dev *dev, struct k_batch *batch) {
+        (void)dev;
+        (void)batch; /* host arrays are used in place */
+        return 0;
+}
+
+/* Per worker, plus room for one image of the widest activations. */
+static size_t cpu_dev_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
+        (void)n_head;
+        (void)n_ctx;
+        return k_cpu_image_bytes(max_rows, max_cols);
+}
+
+static int cpu_reserve(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
+        struct k_cpu *cpu = k_cpu(dev);
+        size_t image = k_cpu_image_bytes(max_rows, max_cols);
+
+        (void)n_head;
+        (void)n_ctx;
+        if (image > cpu->image_bytes) {
+                uint8_t *p = h_aligned_alloc(64, image);
+                if (!p)
+                        return -ENOMEM;
+                free(cpu->image);
+                cpu->image = p;
+                cpu->image_bytes = image;
+        }
+        return 0;
+}
+
+static const struct k_ops cpu_ops = {
+        .name = "cpu",
+        .close = cpu_close,
+        .describe = cpu_describe,
+        .last_error = cpu_last_error,
+        .mem_info = cpu_mem_info,
+        .mem_alloc = cpu_mem_alloc,
+        .mem_free = cpu_mem_free,
+        .upload = cpu_copy,
+        .download = cpu_copy,
+        .zero = cpu_zero,
+        .sync = cpu_sync,
+        .layout_pick = k_cpu_layout_pick,
+        .layout_bytes = k_cpu_layout_bytes,
+        .repack = k_cpu_repack,
+        .act_q_bytes = k_cpu_image_bytes,
+        .dev_scratch = cpu_dev_scratch,
+        .reserve = cpu_reserve,
+        .batch_begin = cpu_batch,
+        .batch_end = cpu_batch,
+        .linear = k_cpu_linear,
+};
+
+_unused_ static bool has_avx2(void) {
+#if defined(__x86_64__)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+        return false;
+#endif
+}
+
+_unused_ static bool has_avx512(void) {
+#if defined(__x86_64__)
+        return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni");
+#else
+        return false;
+#endif
+}
+
+/* The variants built for this architecture; those of other processors are absent. */
+static const struct k_cpu_linear_isa *variant(enum k_isa isa) {
+        switch (isa) {
+        case K_ISA_SCALAR:
+                return &k_cpu_linear_scalar;
+#if defined(HAVE_CPU_AVX2)
+        case K_ISA_AVX2:
+                return has_avx2() ? &k_cpu_linear_avx2 : NULL;
+#else
+        case K_ISA_AVX2:
+#endif
+#if defined(HAVE_CPU_AVX512)
+        case K_ISA_AVX512:
+                return has_avx512() ? &k_cpu_linear_avx512 : NULL;
+#else
+        case K_ISA_AVX512:
+#endif
+        case K_ISA_AUTO:
+                break;
+        }
+        return NULL;
+}
+
+int k_cpu_open(const struct k_cpu_options *opt, struct k_dev **ret) {
+        struct k_cpu *cpu;
+        enum k_isa isa = opt->isa;
+        int r;
+
+        if (isa == K_ISA_AUTO)
+                for (isa = K_ISA_AVX512; isa > K_ISA_SCALAR && !variant(isa);)
+                        isa--;
+        if (!variant(isa))
+                return -EOPNOTSUPP;
+
+        cpu = h_calloc(1, sizeof(*cpu));
+        if (!cpu)
+                return -ENOMEM;
+        cpu->base.ops = &cpu_ops;
+        cpu->isa = isa;
+        cpu->exact = opt->exact;
+        cpu->linear = variant(isa);
+        r = k_pool_new(opt->threads, &cpu->pool);
+        if (r == 0) {
+                cpu->n_workers = k_pool_workers(cpu->pool);
+                cpu->panel = h_aligned_alloc(64, (size_t)cpu->n_workers * K_LINEAR_SCRATCH);
+                if (!cpu->panel)
+                        r = -ENOMEM;
+        }
+        if (r < 0) {
+                cpu_close(&cpu->base);
+                return r;
+        }
+        snprintf(cpu->describe, sizeof(cpu->describe), "cpu, %s, %u thread%s%s", cpu->linear->name, cpu->n_workers,
+                 cpu->n_workers == 1 ? "" : "s", cpu->exact ? ", exact" : "");
+        *ret = &cpu->base;
+        return 0;
+}
