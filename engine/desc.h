@@ -164,6 +164,7 @@ struct eng_desc {
 
         struct k_rope_params *rope;
         uint32_t n_rope;
+        const float *rope_long;       /* LongRoPE: host factors of rope[0] where a context exceeds its n_ctx_orig, or NULL */
         struct eng_kv_group *group;
         uint32_t n_group;
         struct eng_kv_need *kv;

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Inside of engine/arch: how a family's file reads keys and tensors.
+ *
+ * A struct arch_ctx carries the first error (sticky): after it every helper is
+ * a no-op that returns its default, so a family reads like a table and checks
+ * once, at the end. Loops must still be bounded by checked numbers, which is
+ * why arch_header() runs first and refuses absurd sizes.
+ */
+
+#include "engine/desc.h"
+
+#define ARCH_MAX_LAYERS 1024
+#define ARCH_MAX_HEADS 4096
+#define ARCH_MAX_DIM (1u << 20)
+#define ARCH_MAX_EXPERTS 4096
+
+struct arch_ctx {
+        const struct gguf *g;
+        struct tensors *t;
+        struct eng_desc *d;
+        struct h_error *err;
+        int r;                       /* first error, else 0 */
+
+        /* What arch_header() read; per layer where files may say so. */
+        uint32_t n_block;            /* block_count: trunk and MTP layers */
+        uint32_t *n_head, *n_head_kv, *n_ff; /* [n_block] */
+        uint32_t dk, dv;             /* attention.key_length, value_length, or n_embd / n_head */
+        uint32_t n_rot;              /* rope.dimension_count, or dk */
+};
+
+/* A row of a family's table; the tables end with name NULL. */
+struct arch {
+        const char *name;
+        int (*describe)(struct arch_ctx *c);
+};
+
+extern const struct arch arch_llama[], arch_gemma[], arch_hybrid[], arch_misc[], arch_bert[];
+
+/* keys.c: metadata. '%s' in a key is the architecture. */
+uint32_t key_u32(struct arch_ctx *c, const char *key, uint32_t def);
+uint32_t key_u32_req(struct arch_ctx *c, const char *key);
+/* As key_u32 / _req, refusing values outside [lo, hi] with the key named. */
+uint32_t key_range(struct arch_ctx *c, const char *key, uint32_t def, uint32_t lo, uint32_t hi);
+uint32_t key_range_req(struct arch_ctx *c, const char *key, uint32_t lo, uint32_t hi);
+float key_f32(struct arch_ctx *c, const char *key, float def);
+bool key_bool(struct arch_ctx *c, const char *key, bool def);
+bool key_present(struct arch_ctx *c, const char *key);
+/* Compares a string value; an absent key equals NULL only. */
+bool key_is(struct arch_ctx *c, const char *key, const char *value);
+/* Sets the sticky error model_invalid; returns its value. */
+int arch_fail(struct arch_ctx *c, const char *fmt, ...) _printf_(2, 3);
+
+/* keys.c: tensors. The name is a format whose only argument is the layer (ignored by names without one). */
+void mat(struct arch_ctx *c, struct k_weight *w, uint32_t rows, uint32_t cols, const char *fmt, uint32_t layer);
+void mat_opt(struct arch_ctx *c, struct k_weight *w, uint32_t rows, uint32_t cols, const char *fmt, uint32_t layer);
+void mats(struct arch_ctx *c, struct k_weight *w, uint32_t rows, uint32_t cols, uint32_t n, const char *fmt, uint32_t layer);
+void mats_opt(struct arch_ctx *c, struct k_weight *w, uint32_t rows, uint32_t cols, uint32_t n, const char *fmt,
+              uint32_t layer);
+void vec(struct arch_ctx *c, const float **v, uint64_t n, const char *fmt, uint32_t layer);
+void vec_opt(struct arch_ctx *c, const float **v, uint64_t n, const char *fmt, uint32_t layer);
+bool has_tensor(struct arch_ctx *c, const char *fmt, uint32_t layer);
+/* A host-readable vector, absent: NULL. */
+const float *host_opt(struct arch_ctx *c, uint64_t n, const char *fmt, uint32_t layer);
+
+/* common.c: what every family needs. */
+int arch_header(struct arch_ctx *c);                 /* sizes, head counts, the layer array */
+void arch_eps(struct arch_ctx *c, enum k_norm norm); /* the norm kind and its epsilon key */
+void arch_embeddings(struct arch_ctx *c);            /* token_embd, output_norm, output (or tied) */
+/* A row of desc->rope with the file's scaling; plain: without. */
+int32_t arch_rope(struct arch_ctx *c, enum k_rope kind, uint32_t n_dims, float base);
+int32_t arch_rope_plain(struct arch_ctx *c, enum k_rope kind, uint32_t n_dims, float base);
+/* The factor YaRN puts on cos and sin, before rope.scaling.attn_factor; 1 without YaRN. */
+float arch_yarn_scale(struct arch_ctx *c);
+uint32_t arch_group(struct arch_ctx *c, uint32_t window);
+/* Gives the layer's attention pages of its own; checks head counts. */
+void arch_kv(struct arch_ctx *c, uint32_t layer);
+uint32_t arch_state(struct arch_ctx *c, uint32_t layer, size_t conv_floats, size_t state_floats);
+
+/* common.c: pieces of layers. */
+enum {
+        ATTN_BIAS = 1,         /* q, k, v biases required (else optional) */
+        ATTN_OUT_BIAS = 2,     /* the output's required */
+        ATTN_QK_NORM = 4,      /* required; without any of the three: refused nowhere, not read */
+        ATTN_QK_NORM_OPT = 8,
+        ATTN_QK_NORM_FULL = 16,
+        ATTN_GATED = 32,
+};
+/* Head counts, sizes, scale and rope of layer i as plain full attention; no tensors, no pages yet. */
+struct eng_attn *arch_attn_init(struct arch_ctx *c, uint32_t i, int32_t rope);
+/* Its projections (fused attn_qkv where the file has it), biases, norms. */
+enum arch_kv_from { KV_OWN, KV_SHARED };
+void arch_attn_tensors(struct arch_ctx *c, uint32_t i, unsigned flags, enum arch_kv_from from);
+void arch_ffn_dense(struct arch_ctx *c, uint32_t i, uint32_t n_ff, enum k_glu act);
+/* The expert_* keys and the stacked tensors of layer i. */
+void arch_moe(struct arch_ctx *c, uint32_t i, enum k_glu act, enum k_gating gating, bool norm_weights);
+void arch_shared_expert(struct arch_ctx *c, uint32_t i, uint32_t n_ff);

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gemma: embeddings scaled by sqrt(n_embd), norms around both branches, tanh
+ * GELU, sliding windows on most layers with a rope of their own. Gemma 4 adds
+ * per-layer embeddings, shared KV, V norms, and experts beside the dense part.
+ */
+#include "engine/arch/arch.h"
+
+#include <math.h>
+
+#define GELU K_GLU_GELU_TANH
+
+static void gemma_head(struct arch_ctx *c) {
+        arch_eps(c, K_NORM_RMS);
+        arch_embeddings(c);
+        c->d->embed_scale = sqrtf((float)c->d->n_embd);
+        c->d->logit_softcap = key_f32(c, "%s.final_logit_softcapping", 0);
+}
+
+static void sandwich(struct arch_ctx *c, uint32_t i, bool post) {
+        struct eng_layer *l = &c->d->layer[i];
+        uint32_t E = c->d->n_embd;
+
+        vec(c, &l->mix_norm.pre, E, "blk.%u.attn_norm.weight", i);
+        vec(c, &l->ffn_norm.pre, E, "blk.%u.ffn_norm.weight", i);
+        if (post) {
+                vec(c, &l->mix_norm.out, E, "blk.%u.post_attention_norm.weight", i);
+                vec(c, &l->ffn_norm.out, E, "blk.%u.post_ffw_norm.weight", i);
+        }
+}
+
+static int gemma(struct arch_ctx *c) {
+        int32_t rope;
+
+        gemma_head(c);
+        rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 10000));
+        for (uint32_t i = 0; i < c->d->n_layer && !c->r; i++) {
+                arch_attn_init(c, i, rope);
+                arch_attn_tensors(c, i, 0, KV_OWN);
+                arch_kv(c, i);
+                sandwich(c, i, false);
+                arch_ffn_dense(c, i, c->n_ff[i], GELU);
+        }
+        return c->r;
+}
+
+/* Layer i slides if i % every < every - 1; 'wide' is the layer count of the member that scales by its model width. */
+static int windowed(struct arch_ctx *c, uint32_t every, uint32_t window, uint32_t wide, unsigned flags, float base_swa) {
+        struct eng_desc *d = c->d;
+        float softcap = key_f32(c, "%s.attn_logit_softcapping", 0);
+        int32_t rope, rope_swa;
+
+        gemma_head(c);
+        rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 10000));
+        rope_swa = arch_rope_plain(c, K_ROPE_HALVES, c->n_rot, base_swa);
+        for (uint32_t i = 0; i < d->n_layer && !c->r; i++) {
+                bool swa = window && i % every < every - 1;
+                struct eng_attn *a = arch_attn_init(c, i, swa ? rope_swa : rope);
+
+                a->window = swa ? window : 0;
+                a->softcap = softcap;
+                if (d->n_layer == wide && !key_present(c, "%s.attention.scale"))
+                        a->scale = 1.0f / sqrtf((float)d->n_embd / (float)a->n_head);
+                arch_attn_tensors(c, i, flags, KV_OWN);
+                arch_kv(c, i);
+                sandwich(c, i, true);
+                arch_ffn_dense(c, i, c->n_ff[i], GELU);
+        }
+        return c->r;
+}
+
+static int gemma2(struct arch_ctx *c) {
+        return windowed(c, key_range(c, "%s.attention.sliding_window_pattern", 2, 1, ARCH_MAX_LAYERS),
+                        key_u32(c, "%s.attention.sliding_window", 4096), 46, 0, key_f32(c, "%s.rope.freq_base", 10000));
+}
+
+static int gemma3(struct arch_ctx *c) {
+        return windowed(c, key_range(c, "%s.attention.sliding_window_pattern", 6, 1, ARCH_MAX_LAYERS),
+                        key_u32(c, "%s.attention.sliding_window", 0), 62, ATTN_QK_NORM,
+                        key_f32(c, "%s.rope.freq_base_swa", 10000));
+}
+
+/* ---- gemma4 ------------------------------------------------------------ */
+
+static void gemma4_experts(struct arch_ctx *c, uint32_t i) {
+        struct eng_layer *l = &c->d->layer[i];
+        uint32_t E = c->d->n_embd;
+
+        if (!has_tensor(c, "blk.%u.ffn_gate_inp.weight", i))
+                return;
+        arch_moe(c, i, GELU, K_GATE_SOFTMAX, true);
+        vec(c, &l->ffn.router_norm, E, "blk.%u.ffn_gate_inp.scale", i);
+        vec(c, &l->ffn.dense_out_norm, E, "blk.%u.post_ffw_norm_1.weight", i);
+        vec(c, &l->ffn.exp_in_norm, E, "blk.%u.pre_ffw_norm_2.weight", i);
+        vec(c, &l->ffn.exp_out_norm, E, "blk.%u.post_ffw_norm_2.weight", i);
+        /* the scale above is a norm's weights, not the router's product's */
+        l->ffn.router.scale = NULL;
+}
+
+static void gemma4_layer_extras(struct arch_ctx *c, uint32_t i) {
+        struct eng_desc *d = c->d;
+        struct eng_layer *l = &d->layer[i];
+        const float *s;
+
+        if (d->n_ple) {
+                mat(c, &l->ple_gate, d->n_ple, d->n_embd, "blk.%u.inp_gate.weight", i);
+                mat(c, &l->ple_proj, d->n_embd, d->n_ple, "blk.%u.proj.weight", i);
+                vec(c, &l->ple_norm, d->n_embd, "blk.%u.post_norm.weight", i);
+        }
+        s = host_opt(c, 1, "blk.%u.layer_output_scale.weight", i);
+        if (s) {
+                l->out_scale = *s;
+                if (!isfinite(*s))
+                        arch_fail(c, "tensor blk.%u.layer_output_scale.weight is not a finite number", i);
+        }
+}
+
+static void gemma4_ple(struct arch_ctx *c) {
+        struct eng_desc *d = c->d;
+        uint32_t P = key_range(c, "%s.embedding_length_per_layer_input", 0, 0, ARCH_MAX_DIM / ARCH_MAX_LAYERS);
+
+        d->n_ple = P;
+        if (!P)
+                return;
+        mat(c, &d->ple_embed, d->n_vocab, P * d->n_layer, "per_layer_token_embd.weight", 0);
+        mat(c, &d->ple_proj, P * d->n_layer, d->n_embd, "per_layer_model_proj.weight", 0);
+        vec(c, &d->ple_norm, P, "per_layer_proj_norm.weight", 0);
+}
+
+static int gemma4(struct arch_ctx *c) {
+        struct eng_desc *d = c->d;
+        uint32_t window = key_u32(c, "%s.attention.sliding_window", 0);
+        uint32_t shared = key_range(c, "%s.attention.shared_kv_layers", 0, 0, d->n_layer - 1);
+        uint32_t dk_swa = key_range(c, "%s.attention.key_length_swa", c->dk, 1, ARCH_MAX_DIM),
+                 dv_swa = key_range(c, "%s.attention.value_length_swa", dk_swa, 1, ARCH_MAX_DIM),
+                 rot_swa = key_range(c, "%s.rope.dimension_count_swa", dk_swa, 2, ARCH_MAX_DIM);
+        uint32_t start = d->n_layer - shared;
+        bool swa[ARCH_MAX_LAYERS] = { false };
+        int32_t rope, rope_swa;
+        int r;
+
+        gemma_head(c);
+        gemma4_ple(c);
+        if (c->r)
+                return c->r;
+        r = gguf_bool_per_layer(c->g, "%s.attention.sliding_window_pattern", d->n_layer, swa, c->err);
+        if (r < 0)
+                return c->r = r;
+        rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 1e6f));
+        rope_swa = arch_rope_plain(c, K_ROPE_HALVES, rot_swa, key_f32(c, "%s.rope.freq_base_swa", 10000));
+        for (uint32_t i = 0; i < d->n_layer && !c->r; i++) {
+                bool s = window && swa[i];
+                struct eng_attn *a = arch_attn_init(c, i, -1);
+
+                if (s) {
+                        a->dk = dk_swa;
+                        a->dv = dv_swa;
+                }
+                a->rope = s ? rope_swa : rope;
+                a->window = s ? window : 0;
+                a->scale = key_f32(c, "%s.attention.scale", 1);
+                a->v_norm = true;
+                a->v_from_k = i < start && !has_tensor(c, "blk.%u.attn_v.weight", i);
+                if (!c->r && d->rope[a->rope].n_dims > a->dk)
+                        return arch_fail(c, "layer %u: rope over %u dimensions of heads of %u", i, d->rope[a->rope].n_dims, a->dk);
+                if (!c->r && a->v_from_k && a->dk != a->dv)
+                        return arch_fail(c, "layer %u: without attn_v, key_length %u and value_length %u must be equal", i, a->dk,
+                                         a->dv);
+                arch_attn_tensors(c, i, ATTN_QK_NORM, i < start ? KV_OWN : KV_SHARED);
+                if (i < start) {
+                        arch_kv(c, i);
+                } else {
+                        if (start < (s ? 2u : 1u))
+                                return arch_fail(c, "layer %u shares a KV cache, but only %u layers have one", i, start);
+                        a->kv = d->layer[s ? start - 2 : start - 1].attn.kv;
+                        a->kv_shared = true;
+                }
+                sandwich(c, i, true);
+                arch_ffn_dense(c, i, c->n_ff[i], GELU);
+                gemma4_experts(c, i);
+                gemma4_layer_extras(c, i);
+        }
+        return c->r;
+}
+
+const struct arch arch_gemma[] = {
+        { "gemma", gemma },
+        { "gemma2", gemma2 },
+        { "gemma3", gemma3 },
+        { "gemma4", gemma4 },
+        { NULL, NULL },
+};
