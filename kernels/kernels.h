@@ -225,12 +225,24 @@ struct k_moe_args {
         uint32_t n, n_d;
 };
 
-struct k_elem_args { /* y = (y_scale*y + x_scale*x), then optional sigmoid/silu/tanh products; see enum */
-        enum { K_ELEM_AXPY, K_ELEM_MUL_SIGMOID, K_ELEM_MUL_SILU, K_ELEM_SCALE, K_ELEM_SOFTCAP, K_ELEM_MUL,
-               K_ELEM_MUL_SIGMOID_ROW /* x is [n,1] */, K_ELEM_MUL_VEC /* x is [cols] */ } op;
+/* Elementwise over [n, cols]; sigmoid(v) = 1 / (1 + exp(-v)). */
+enum k_elem {
+        K_ELEM_AXPY,            /* y = a * y + b * x */
+        K_ELEM_COPY,            /* y[i] = x[gather ? gather[i] : i]; no overlap */
+        K_ELEM_SCALE,           /* y *= a */
+        K_ELEM_SOFTCAP,         /* y = b * tanh(a * y / b) */
+        K_ELEM_MUL,             /* y *= x */
+        K_ELEM_MUL_SIGMOID,     /* y *= sigmoid(x) */
+        K_ELEM_MUL_SILU,        /* y *= x * sigmoid(x) */
+        K_ELEM_MUL_SIGMOID_ROW, /* y[i][c] *= sigmoid(x[i][0]) */
+        K_ELEM_MUL_VEC,         /* y[i][c] *= x[c] */
+};
+struct k_elem_args {
+        enum k_elem op;
         float *y; size_t y_stride; uint32_t cols;
         const float *x; size_t x_stride;
         float a, b;
+        const uint32_t *gather; /* host; COPY only */
         uint32_t n;
 };
 
