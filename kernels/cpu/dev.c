@@ -132,6 +132,7 @@ static const struct k_ops cpu_ops = {
         .upload = cpu_copy,
         .download = cpu_copy,
         .zero = cpu_zero,
+        .copy = cpu_copy,
         .sync = cpu_sync,
         .layout_pick = k_cpu_layout_pick,
         .layout_bytes = k_cpu_layout_bytes,
@@ -143,6 +144,10 @@ static const struct k_ops cpu_ops = {
         .batch_end = cpu_batch,
         .linear = k_cpu_linear,
 };
+
+const struct k_ops *k_cpu_ops(void) {
+        return &cpu_ops;
+}
 
 _unused_ static bool has_avx2(void) {
 #if defined(__x86_64__)

@@ -45,8 +45,8 @@ size_t k_layout_panel_bytes(enum k_type t, uint32_t cols) {
 }
 
 enum k_layout k_cpu_layout_pick(enum k_type t, uint32_t rows, uint32_t cols, bool is_embedding) {
-        (void)is_embedding; /* rows are found again at little cost, and tied outputs want the fast layout */
-        return layouts[t].present && rows >= K_PANEL && cols % layouts[t].unit == 0 ? K_LAYOUT_CPU : K_LAYOUT_FILE;
+        /* Tables that are only looked up keep their rows together. */
+        return !is_embedding && layouts[t].present && rows >= K_PANEL && cols % layouts[t].unit == 0 ? K_LAYOUT_CPU : K_LAYOUT_FILE;
 }
 
 size_t k_cpu_layout_bytes(enum k_type t, enum k_layout layout, uint32_t rows, uint32_t cols) {
