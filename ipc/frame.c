@@ -205,6 +205,11 @@ bool frame_reader_in_frame(const struct frame_reader *r) {
         return r->in.len > r->head;
 }
 
+bool frame_reader_ready(const struct frame_reader *r) {
+        uint32_t length;
+        return frame_length(r, &length) && (length > r->max_frame || r->in.len - r->head - FRAME_HEADER >= length);
+}
+
 struct frame_out {
         struct frame_out *next;
         struct buf data;

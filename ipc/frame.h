@@ -53,6 +53,7 @@ int frame_take_fd(struct frame *f, uint32_t i);
 /* Bytes held, for accounting; bytes of an unfinished frame that have arrived. */
 size_t frame_reader_bytes(const struct frame_reader *r);
 bool frame_reader_in_frame(const struct frame_reader *r); /* EOF now would cut a frame */
+bool frame_reader_ready(const struct frame_reader *r);    /* frame_reader_next() would not return 0 */
 
 /* ---- sending ---- */
 struct frame_out;
