@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * A context, inside the engine: places for sequences, their KV pages and
+ * recurrent states, and the arrays of a step. All of it is taken by
+ * eng_context_new() and counted by eng_plan() with the same code; nothing is
+ * allocated later.
+ */
+
+#include "engine/forward.h"
+#include "engine/kv.h"
+#include "engine/model.h"
+
+#define MAX_DRAFT 32u
+
+/*
+ * Recurrent states. Each sequence has its own run of slots. One holds the
+ * current state, one the state at the end of the last prompt chunk (the
+ * checkpoint: generated rows never write there), and, for drafts, one per row of
+ * the last draft step, so that taking drafts back is choosing another slot.
+ */
+struct seq_state {
+        uint32_t cur;                /* slot within the run; meaningless at length 0 */
+        uint32_t mark, mark_len;     /* the checkpoint; mark_len 0: none */
+        uint32_t n_draft;            /* rows of the last draft step */
+        struct { uint32_t slot, len; } draft[MAX_DRAFT + 1];
+};
+
+struct sequence {
+        bool used;
+        uint32_t gen, len;
+        uint32_t *tokens;            /* [n_ctx] */
+        struct seq_state state;
+        double *pool;                /* [n_embd] sum of the first pool_len rows, for mean pooling; or NULL */
+        uint32_t pool_len;           /* differs from len after a fork or a trim: no mean then */
+        uint64_t stamp;              /* of the step that saw it last: finds duplicates */
+};
+
+struct step_arrays {
+        uint32_t *token, *seq, *state_out;  /* [n_rows] */
+        int32_t *pos;                       /* [n_rows] */
+        uint32_t *state_in;                 /* [n_seq] */
+        uint8_t *state_zero;                /* [n_seq] */
+        uint32_t *row0;                     /* [n_seq] first row of each item */
+        uint32_t *out0;                     /* [n_seq] its first row of logits */
+        uint32_t *out_rows;                 /* [n_out] */
+        const uint32_t **table;             /* [n_group] */
+        uint32_t *table_stride;             /* [n_group] */
+};
+
+struct sampler_scratch; /* engine/sample.h */
+
+struct eng_context {
+        struct eng_model *m;
+        struct k_dev *dev;
+        struct eng_limits l;         /* resolved */
+        uint32_t n_seq, n_out;
+        uint32_t slots;              /* state slots of a sequence; 0: no recurrent layers */
+        bool keep_hidden;            /* the model has embeddings or MTP */
+
+        void *arena;                 /* all host memory */
+        void *mem_kv, *mem_draft, *mem_state, *mem_work;
+        float *logits, *hidden, *h_prev; /* device, inside mem_work */
+        float *logits_host, *hidden_host; /* = device memory on the CPU */
+
+        struct kv kv;
+        struct eng_state *state;     /* [desc->n_state] */
+        struct eng_forward *forward;
+        struct sequence *seq;        /* [n_seq] */
+        uint64_t stamp;
+        struct step_arrays a;
+        struct sampler_scratch *sampler;
+        float *pooled;               /* [n_places][n_embd] results */
+        bool lost;                   /* the device failed: every later step fails */
+};
+
+/* Bytes of a plan, and what context_carve() needs to know. */
+struct context_plan {
+        struct eng_limits l;
+        uint32_t n_seq, n_out, slots;
+        bool keep_hidden;
+        uint64_t kv, draft, state;   /* device */
+        uint64_t forward, logits, hidden; /* device; hidden is one of two equal buffers with MTP */
+        uint64_t scratch;            /* the backend's */
+        uint64_t arena;              /* host */
+};
+
+int context_plan(const struct eng_model *m, const struct eng_limits *l, struct context_plan *ret, struct h_error *err);
+/* Fills the struct's host pointers from an arena; base NULL: only counts. */
+bool context_carve(struct eng_context *c, void *base, uint64_t *ret_bytes);
+enum k_type context_kv_type(enum eng_kv_type t);
+/* Bytes of one token's keys and values; false: the head size doesn't fit the type. */
+bool context_kv_row(const struct eng_kv_need *n, enum k_type t, size_t *ret_k, size_t *ret_v);
+static inline bool context_keeps_kv(const struct eng_limits *l, const struct eng_kv_need *n) {
+        return !n->mtp || l->n_draft > 0;
+}
+
+struct sequence *context_seq(const struct eng_context *c, eng_seq s); /* NULL: stale */
+
+/* Slot of the whole state memory in which sequence s reads or writes its slot k. */
+static inline uint32_t context_slot(const struct eng_context *c, uint32_t s, uint32_t k) {
+        return s * c->slots + k;
+}
+/* Says where each of n rows of an item puts its state: rows [row0, row0 + n) of a.state_out. */
+void seq_state_begin(struct eng_context *c, uint32_t s, uint32_t item, uint32_t row0, uint32_t n, enum eng_role role);
+void seq_state_commit(struct eng_context *c, uint32_t s, uint32_t n, enum eng_role role);
+/* The longest prefix <= n from which the sequence can go on. */
+uint32_t seq_usable(const struct eng_context *c, const struct sequence *q, uint32_t n);
