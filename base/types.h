@@ -17,6 +17,8 @@
 #define _unused_ __attribute__((unused))
 
 #define ELEMENTSOF(a) (sizeof(a) / sizeof((a)[0]))
+#undef MIN /* sys/param.h has its own, which evaluate twice */
+#undef MAX
 #define MIN(a, b) ({ __typeof__(a) _a = (a); __typeof__(b) _b = (b); _a < _b ? _a : _b; })
 #define MAX(a, b) ({ __typeof__(a) _a = (a); __typeof__(b) _b = (b); _a > _b ? _a : _b; })
 #define CONTAINER_OF(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The model cache: one sealed memfd per content. A content is found by what its
+ * files are (device, inode, size, times: nothing is read then) or, after a copy
+ * elsewhere was read once, by its hash. Contents are reference-counted by the
+ * models made of them and freed with the last; what was learnt about files
+ * outlives them, so that a copy is recognized also after an unload.
+ */
+
+#include "daemon/broker/fill.h"
+#include "daemon/broker/ledger.h"
+#include "daemon/common/list.h"
+
+struct content {
+        struct list link;
+        uint32_t refs;
+        int memfd;
+        uint64_t bytes;
+        uint8_t hash[32];
+        struct reservation held;
+        char title[129], arch[65], type[65];
+        uint64_t n_params;
+        uint32_t n_ctx_train;
+        bool can_embed, can_chat;
+};
+
+struct cache {
+        struct list contents;
+        struct list identities; /* most recently used first */
+        uint32_t n_identities;
+        uint64_t bytes;
+};
+
+void cache_init(struct cache *c);
+void cache_done(struct cache *c);
+/* A new reference to the content of these files, if it is in memory; else NULL. */
+struct content *cache_find(struct cache *c, const struct source *src);
+/*
+ * Takes a fill's result and its reservation (moved): a new reference to a new
+ * content, or to the one with the same bytes that was there already (*ret_known;
+ * the new copy is given back then). NULL: no memory, the result is freed.
+ */
+struct content *cache_add(struct cache *c, const struct source *src, struct fill_result *r, struct reservation *held,
+                          bool *ret_known);
+struct content *content_ref(struct content *c);
+struct content *content_unref(struct cache *cache, struct content *c); /* NULL */

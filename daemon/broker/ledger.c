@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/broker/ledger.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+void ledger_init(struct ledger *l, uint64_t budget) {
+        *l = (struct ledger){ .budget = budget };
+        list_init(&l->all);
+}
+
+uint64_t ledger_available(const struct ledger *l) {
+        return l->budget == 0 ? UINT64_MAX : l->budget > l->used ? l->budget - l->used : 0;
+}
+
+const char *format_bytes(uint64_t bytes, char buf[32]) {
+        static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
+        double v = (double)bytes;
+        size_t u = 0;
+
+        while (v >= 999.5 && u + 1 < ELEMENTSOF(units)) {
+                v /= 1000;
+                u++;
+        }
+        snprintf(buf, 32, u == 0 || v >= 99.95 ? "%.0f %s" : "%.1f %s", v, units[u]);
+        return buf;
+}
+
+static int refuse(struct ledger *l, uint64_t bytes, const char *holder, struct h_error *err) {
+        char held[256] = "", a[32], b[32], c[32];
+        size_t n = 0;
+
+        list_foreach(r, &l->all, struct reservation, link) {
+                int w = snprintf(held + n, sizeof(held) - n, "%s%s %s", n ? ", " : "", r->holder, format_bytes(r->bytes, a));
+                if (w < 0 || (size_t)w >= sizeof(held) - n) {
+                        held[n] = 0;
+                        break;
+                }
+                n += (size_t)w;
+        }
+        return h_error_counts(err, HEARTH_E_model_no_memory, bytes, ledger_available(l),
+                              "%s needs %s of host memory, %s is free of a budget of %s (host_budget in hearth.conf)%s%s%s",
+                              holder, format_bytes(bytes, a), format_bytes(ledger_available(l), b),
+                              format_bytes(l->budget, c), n ? "; held: " : "", held,
+                              n ? ". Unload one of them: hearth unload NAME" : "");
+}
+
+int ledger_reserve(struct ledger *l, struct reservation *r, uint64_t bytes, const char *holder, struct h_error *err) {
+        uint64_t used;
+
+        if (__builtin_add_overflow(l->used, bytes, &used) || bytes > ledger_available(l))
+                return refuse(l, bytes, holder, err);
+        l->used = used;
+        r->ledger = l;
+        r->bytes = bytes;
+        snprintf(r->holder, sizeof(r->holder), "%s", holder);
+        list_append(&l->all, &r->link);
+        return 0;
+}
+
+void ledger_release(struct reservation *r) {
+        if (!r->ledger)
+                return;
+        r->ledger->used -= r->bytes;
+        list_remove(&r->link);
+        *r = (struct reservation){};
+}
+
+void ledger_move(struct reservation *from, struct reservation *to) {
+        if (!from->ledger)
+                return;
+        *to = *from;
+        list_append(&from->link, &to->link);
+        list_remove(&from->link);
+        *from = (struct reservation){};
+}
+
+static uint64_t read_number(const char *path, const char *key) {
+        char buf[4096];
+        _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
+        const char *p = buf;
+        char *end;
+        uint64_t v;
+
+        if (n <= 0)
+                return 0;
+        buf[n] = 0;
+        if (key[0]) {
+                p = strstr(buf, key);
+                if (!p)
+                        return 0;
+                p += strlen(key);
+        }
+        v = strtoull(p, &end, 10);
+        return end == p ? 0 : v; /* "max" is no number: no limit */
+}
+
+/* The process's own cgroup (v2): "0::/path". */
+static uint64_t cgroup_free(void) {
+        char line[512], path[600];
+        _cleanup_(fd_closep) int fd = open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
+        uint64_t max, current;
+        char *p;
+
+        if (n <= 0)
+                return UINT64_MAX;
+        line[n] = 0;
+        p = strstr(line, "0::");
+        if (!p)
+                return UINT64_MAX;
+        p += 3;
+        p[strcspn(p, "\n")] = 0;
+        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", p);
+        max = read_number(path, "");
+        if (!max)
+                return UINT64_MAX;
+        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.current", p);
+        current = read_number(path, "");
+        return max > current ? max - current : 0;
+}
+
+uint64_t ledger_default_budget(void) {
+        uint64_t available = read_number("/proc/meminfo", "MemAvailable:") << 10, group = cgroup_free();
+        uint64_t n = MIN(available, group);
+
+        /* An eighth, at least 256 MiB, is left to everything else on the machine. */
+        return n - MIN(n, MAX(n / 8, UINT64_C(256) << 20));
+}

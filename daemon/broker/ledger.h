@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Who holds how many bytes of host memory. Every copy of a model and every
+ * context is reserved here before it is allocated; the budget has no
+ * exceptions. Reservations are owned by their holders.
+ */
+
+#include "base/error.h"
+#include "daemon/common/list.h"
+
+struct ledger {
+        uint64_t budget; /* 0: none */
+        uint64_t used;
+        struct list all;
+};
+
+struct reservation {
+        struct list link;
+        struct ledger *ledger; /* NULL: holds nothing */
+        uint64_t bytes;
+        char holder[128];      /* as a person would call it */
+};
+
+void ledger_init(struct ledger *l, uint64_t budget);
+uint64_t ledger_available(const struct ledger *l);
+/* model_no_memory names what is needed, what is free and who holds the rest. 'r' must be zero or released. */
+int ledger_reserve(struct ledger *l, struct reservation *r, uint64_t bytes, const char *holder, struct h_error *err);
+void ledger_release(struct reservation *r); /* idempotent */
+void ledger_move(struct reservation *from, struct reservation *to); /* 'to' must hold nothing */
+
+/* MemAvailable, capped by the cgroup's limit, less a reserve for everything else. */
+uint64_t ledger_default_budget(void);
+/* "94 MB": for messages. */
+const char *format_bytes(uint64_t bytes, char buf[32]);

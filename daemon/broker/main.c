@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hearthd: arguments and environment, then the loop. The environment is read
+ * here and nowhere else.
+ */
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <systemd/sd-daemon.h>
+
+#include "base/alloc.h"
+#include "daemon/broker/model.h"
+#include "daemon/broker/request.h"
+#include "daemon/broker/server.h"
+#include "daemon/broker/session.h"
+#include "daemon/broker/version.h"
+#include "ipc/sockpath.h"
+
+#ifndef WORKER_PATH
+#define WORKER_PATH "/usr/lib/hearth/hearth-worker"
+#endif
+
+static void usage(FILE *f) {
+        fputs("Usage: hearthd [--user | --system] [OPTION...]\n"
+              "\n"
+              "Keeps language models resident and serves local programs over a Unix socket.\n"
+              "\n"
+              "  --user             this user's daemon (default unless root)\n"
+              "  --system           the system's daemon\n"
+              "  --config FILE      configuration; default ~/.config/hearth/hearth.conf or\n"
+              "                     /etc/hearth/hearth.conf, if there is one\n"
+              "  --socket PATH      listen there\n"
+              "  --model-dir DIR    look there for models (NAME.gguf); may be given several times\n"
+              "  --worker PATH      the hearth-worker program\n"
+              "  --log-level LEVEL  error, warning, info, debug\n"
+              "  --help, --version\n"
+              "\n"
+              "The default socket of --user is $XDG_RUNTIME_DIR/hearth/hearth.sock, of --system\n"
+              "/run/hearth/hearth.sock. See hearthd(8).\n", f);
+}
+
+struct options {
+        bool user, system;
+        const char *config, *socket, *worker, *log_level;
+        const char *dirs[CONFIG_MAX_DIRS];
+        size_t n_dirs;
+};
+
+/* 0: go on; otherwise the exit status plus 1. */
+static int parse_args(int argc, char **argv, struct options *o) {
+        enum { OPT_USER = 256, OPT_SYSTEM, OPT_CONFIG, OPT_SOCKET, OPT_DIR, OPT_WORKER, OPT_LEVEL, OPT_HELP, OPT_VERSION };
+        static const struct option options[] = {
+                { "user", no_argument, NULL, OPT_USER }, { "system", no_argument, NULL, OPT_SYSTEM },
+                { "config", required_argument, NULL, OPT_CONFIG }, { "socket", required_argument, NULL, OPT_SOCKET },
+                { "model-dir", required_argument, NULL, OPT_DIR }, { "worker", required_argument, NULL, OPT_WORKER },
+                { "log-level", required_argument, NULL, OPT_LEVEL }, { "help", no_argument, NULL, OPT_HELP },
+                { "version", no_argument, NULL, OPT_VERSION }, {},
+        };
+        int c;
+
+        while ((c = getopt_long(argc, argv, "", options, NULL)) >= 0)
+                switch (c) {
+                case OPT_USER: o->user = true; break;
+                case OPT_SYSTEM: o->system = true; break;
+                case OPT_CONFIG: o->config = optarg; break;
+                case OPT_SOCKET: o->socket = optarg; break;
+                case OPT_WORKER: o->worker = optarg; break;
+                case OPT_LEVEL: o->log_level = optarg; break;
+                case OPT_DIR:
+                        if (o->n_dirs == CONFIG_MAX_DIRS) {
+                                fprintf(stderr, "hearthd: more than %d model directories\n", CONFIG_MAX_DIRS);
+                                return 64 + 1;
+                        }
+                        o->dirs[o->n_dirs++] = optarg;
+                        break;
+                case OPT_HELP: usage(stdout); return 0 + 1;
+                case OPT_VERSION: puts("hearthd " DAEMON_VERSION); return 0 + 1;
+                default: fputs("hearthd: see hearthd --help\n", stderr); return 64 + 1;
+                }
+        if (optind < argc) {
+                fprintf(stderr, "hearthd: unexpected argument \"%s\"; see hearthd --help\n", argv[optind]);
+                return 64 + 1;
+        }
+        if (o->user && o->system) {
+                fputs("hearthd: --user and --system exclude each other\n", stderr);
+                return 64 + 1;
+        }
+        return 0;
+}
+
+static int set_string(char **p, const char *v) {
+        char *copy = h_strdup(v);
+        if (!copy)
+                return -ENOMEM;
+        free(*p);
+        *p = copy;
+        return 0;
+}
+
+/* A path built of the environment's; NULL if its variable is unset. */
+static char *join(const char *dir, const char *rest) {
+        char *p;
+        return dir && dir[0] == '/' && asprintf(&p, "%s%s", dir, rest) >= 0 ? p : NULL;
+}
+
+static int load_config(struct config *c, const struct options *o, struct h_error *err) {
+        const char *home = getenv("HOME");
+        _cleanup_(freep) char *own = NULL, *data = NULL;
+        size_t n_dirs = 0;
+        int r = 0;
+
+        c->user_mode = o->user || (!o->system && geteuid() != 0);
+        if (o->config)
+                r = config_load(c, o->config, err);
+        else if (c->user_mode) {
+                own = join(getenv("XDG_CONFIG_HOME"), "/hearth/hearth.conf");
+                if (!own)
+                        own = join(home, "/.config/hearth/hearth.conf");
+                if (own && access(own, F_OK) == 0)
+                        r = config_load(c, own, err);
+        } else if (access("/etc/hearth/hearth.conf", F_OK) == 0)
+                r = config_load(c, "/etc/hearth/hearth.conf", err);
+        if (r < 0)
+                return r;
+        n_dirs = c->n_model_dirs;
+        for (size_t i = 0; i < o->n_dirs && r == 0; i++)
+                r = config_add_model_dir(c, o->dirs[i], err);
+        if (r == 0 && n_dirs == 0 && o->n_dirs == 0) {
+                if (!c->user_mode)
+                        r = config_add_model_dir(c, "/var/lib/hearth/models", err);
+                else {
+                        data = join(getenv("XDG_DATA_HOME"), "/hearth/models");
+                        if (!data)
+                                data = join(home, "/.local/share/hearth/models");
+                        if (data)
+                                r = config_add_model_dir(c, data, err);
+                }
+        }
+        if (r == 0 && o->socket)
+                r = set_string(&c->socket, o->socket);
+        if (r == 0 && o->worker)
+                r = set_string(&c->worker, o->worker);
+        if (r == 0 && o->log_level && !log_level_parse(o->log_level, &c->log_level))
+                r = h_error_set(err, HEARTH_E_bad_request, "--log-level is one of error, warning, info, debug, not \"%s\"", o->log_level);
+        return r;
+}
+
+/* Beside this program (a build tree, or a private installation), else where it is installed. */
+static int find_worker(struct config *c) {
+        char self[4096];
+        ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+        _cleanup_(freep) char *beside = NULL;
+        char *slash;
+
+        if (c->worker)
+                return 0;
+        if (n > 0) {
+                self[n] = 0;
+                slash = strrchr(self, '/');
+                if (slash) {
+                        *slash = 0;
+                        beside = join(self, "/hearth-worker");
+                        if (beside && access(beside, X_OK) == 0)
+                                return set_string(&c->worker, beside);
+                }
+        }
+        return set_string(&c->worker, WORKER_PATH);
+}
+
+/* ---- the loop ---- */
+
+static void on_accept(uv_poll_t *h, int status, int events) {
+        struct server *s = h->data;
+
+        /* A few at a time: clients that are there already come in between. */
+        for (int i = 0; i < 16; i++) {
+                int fd = accept4(s->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                if (fd < 0) {
+                        if (errno == EMFILE || errno == ENFILE)
+                                log_warning(&s->log, "a connection waits: %s", strerror(errno));
+                        return;
+                }
+                session_accept(s, fd);
+        }
+}
+
+static void on_turn(uv_prepare_t *h) {
+        models_turn(h->data);
+}
+
+static void on_tick(uv_timer_t *h) {
+        struct server *s = h->data;
+        uint64_t now = server_now(s);
+
+        models_tick(s);
+        list_foreach(se, &s->sessions, struct session, link)
+                if (!se->hello && !se->closing && s->config.hello_timeout && now - se->since_ms >= s->config.hello_timeout)
+                        session_close(se);
+        requests_tick(s);
+}
+
+static void on_watchdog(uv_timer_t *h) {
+        sd_notify(0, "WATCHDOG=1");
+}
+
+static void on_closed_walk(uv_handle_t *h, void *ud) {
+        if (!uv_is_closing(h) && h->type != UV_PROCESS && h->type != UV_POLL)
+                uv_close(h, NULL);
+}
+
+static void stop(struct server *s, const char *why) {
+        if (s->stopping)
+                return;
+        s->stopping = true;
+        log_info(&s->log, "stopping: %s", why);
+        sd_notify(0, "STOPPING=1");
+        uv_close((uv_handle_t *)&s->accept_poll, NULL);
+        models_done(s);
+        list_foreach(rq, &s->requests, struct request, link) {
+                struct h_error err = {};
+                h_error_set(&err, HEARTH_E_shutting_down, "the daemon is stopping");
+                request_end_error(rq, &err);
+        }
+        list_foreach(se, &s->sessions, struct session, link)
+                session_close(se);
+        worker_stop(s);
+        listener_close(&s->listener);
+        uv_close((uv_handle_t *)&s->turn, NULL);
+        uv_close((uv_handle_t *)&s->tick, NULL);
+        uv_close((uv_handle_t *)&s->watchdog, NULL);
+        uv_close((uv_handle_t *)&s->worker.timer, NULL);
+        uv_close((uv_handle_t *)&s->sigterm, NULL);
+        uv_close((uv_handle_t *)&s->sigint, NULL);
+        uv_close((uv_handle_t *)&s->sighup, NULL);
+}
+
+static void on_signal(uv_signal_t *h, int sig) {
+        struct server *s = h->data;
+
+        if (sig == SIGHUP)
+                log_info(&s->log, "the configuration is read at start only; restart to change it");
+        else
+                stop(s, strsignal(sig));
+}
+
+static int open_listener(struct server *s, struct h_error *err) {
+        _cleanup_(freep) char *path = NULL;
+        int n = sd_listen_fds(1), r;
+
+        if (n > 0) {
+                for (int i = 1; i < n; i++)
+                        close(SD_LISTEN_FDS_START + i);
+                return listener_adopt(SD_LISTEN_FDS_START, &s->listener, err);
+        }
+        if (s->config.socket)
+                return listener_bind(s->config.socket, !s->config.user_mode, &s->listener, err);
+        if (!s->config.user_mode)
+                return listener_bind(SOCKPATH_SYSTEM, true, &s->listener, err);
+        r = sockpath_user(getenv("XDG_RUNTIME_DIR"), SOCKPATH_CREATE_DIR, &path, err);
+        return r < 0 ? r : listener_bind(path, false, &s->listener, err);
+}
+
+static void setup_loop(struct server *s) {
+        uint64_t usec;
+
+        uv_poll_init(&s->loop, &s->accept_poll, s->listener.fd);
+        s->accept_poll.data = s;
+        uv_poll_start(&s->accept_poll, UV_READABLE, on_accept);
+        uv_prepare_init(&s->loop, &s->turn);
+        s->turn.data = s;
+        uv_prepare_start(&s->turn, on_turn);
+        uv_timer_init(&s->loop, &s->tick);
+        s->tick.data = s;
+        uv_timer_start(&s->tick, on_tick, 1000, 1000);
+        uv_timer_init(&s->loop, &s->watchdog);
+        if (sd_watchdog_enabled(0, &usec) > 0)
+                uv_timer_start(&s->watchdog, on_watchdog, 0, MAX(usec / 3000, (uint64_t)1));
+        struct { uv_signal_t *h; int sig; } signals[] = { { &s->sigterm, SIGTERM }, { &s->sigint, SIGINT }, { &s->sighup, SIGHUP } };
+        for (size_t i = 0; i < ELEMENTSOF(signals); i++) {
+                uv_signal_init(&s->loop, signals[i].h);
+                signals[i].h->data = s;
+                uv_signal_start(signals[i].h, on_signal, signals[i].sig);
+        }
+        worker_init(s);
+}
+
+int main(int argc, char **argv) {
+        struct options o = {};
+        struct server s = {};
+        struct h_error err = {};
+        struct rlimit files;
+        int r, status = 0;
+
+        r = parse_args(argc, argv, &o);
+        if (r)
+                return r - 1;
+        signal(SIGPIPE, SIG_IGN);
+        config_init(&s.config);
+        s.log = (struct log){ .level = LOG_LEVEL_INFO, .program = "hearthd", .journal = getenv("JOURNAL_STREAM") != NULL };
+        r = load_config(&s.config, &o, &err);
+        s.log.level = s.config.log_level;
+        if (r == 0)
+                r = find_worker(&s.config);
+        list_init(&s.sessions);
+        list_init(&s.requests);
+        list_init(&s.models);
+        list_init(&s.dead_models);
+        users_init(&s.users, &s.config);
+        cache_init(&s.cache);
+        ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget());
+        /* As many descriptors as connections may be open. */
+        if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+                files.rlim_cur = MIN(files.rlim_max, (rlim_t)65536);
+                (void)setrlimit(RLIMIT_NOFILE, &files);
+        }
+        if (r == 0)
+                r = open_listener(&s, &err);
+        if (r < 0) {
+                h_error_from_errno(&err, r, "starting");
+                log_error(&s.log, "%s", err.message);
+                config_done(&s.config);
+                return hearth_code_exit(err.code);
+        }
+        if (uv_loop_init(&s.loop) < 0) {
+                log_error(&s.log, "the event loop can't be made");
+                listener_close(&s.listener);
+                config_done(&s.config);
+                return 70;
+        }
+        setup_loop(&s);
+        s.started_ms = server_now(&s);
+        log_info(&s.log, "serving on %s, host memory budget %llu bytes, worker %s", s.listener.path ? s.listener.path : "(activated)",
+                 (unsigned long long)s.ledger.budget, s.config.worker);
+        sd_notifyf(0, "READY=1\nSTATUS=Serving on %s", s.listener.path ? s.listener.path : "the activated socket");
+        uv_run(&s.loop, UV_RUN_DEFAULT);
+
+        models_turn(&s);
+        cache_done(&s.cache);
+        free(s.default_model);
+        if (uv_loop_close(&s.loop) < 0) {
+                log_warning(&s.log, "handles were left open");
+                uv_walk(&s.loop, on_closed_walk, NULL);
+                uv_run(&s.loop, UV_RUN_NOWAIT);
+                status = 70;
+        }
+        config_done(&s.config);
+        return status;
+}

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a model becomes resident and leaves: fill, reserve, open, close. Memory
+ * is made by ending idle models, least recently used first, and only if that
+ * will be enough; who waits for it is tried again whenever some was freed.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "daemon/broker/model.h"
+#include "daemon/broker/model_internal.h"
+#include "daemon/broker/request.h"
+#include "daemon/broker/resolve.h"
+#include "daemon/broker/worker.h"
+
+/* Opening it ended the worker this often: it is the model's fault. */
+#define MAX_OPEN_CRASHES 2u
+#define PROGRESS_MS 40u
+
+static void open_next(struct server *s);
+
+/* ---- the end ---- */
+
+static struct request *any_request(struct model *m) {
+        struct fairq_item *it;
+
+        if (!list_empty(&m->pending))
+                return list_first(&m->pending, struct request, model_link);
+        it = fairq_any(&m->queue);
+        if (it)
+                return CONTAINER_OF(it, struct request, queued);
+        if (!list_empty(&m->running))
+                return list_first(&m->running, struct request, model_link);
+        return NULL;
+}
+
+/* It has no requests any more and the worker does not map it. */
+static void model_free(struct model *m) {
+        struct server *s = m->server;
+        uint64_t bytes = (m->content ? m->content->bytes : 0) + m->context.bytes;
+
+        list_remove_walked(&m->link);
+        m->dead = true;
+        m->state = MODEL_CLOSING;
+        model_drop_names(m);
+        ledger_release(&m->context);
+        ledger_release(&m->filling);
+        m->content = content_unref(&s->cache, m->content);
+        source_free(m->source);
+        while (!list_empty(&m->unloads)) {
+                struct request *rq = list_first(&m->unloads, struct request, model_link);
+                _cleanup_(buf_free) struct buf b = {};
+                struct wire_unload_reply msg;
+
+                wire_init_unload_reply(&msg);
+                msg.bytes = bytes;
+                if (wire_encode_unload_reply(&b, rq->client_id, &msg, NULL) < 0)
+                        buf_clear(&b);
+                request_end(rq, &b);
+        }
+        log_info(&s->log, "model %s left memory (%llu bytes)", m->label, (unsigned long long)bytes);
+        /* The struct stays until models_turn(): somebody up the stack may stand on it. */
+        list_append(&s->dead_models, &m->dead_link);
+        s->room_changed = true;
+}
+
+void model_fail(struct model *m, const struct h_error *err) {
+        struct request *rq;
+
+        m->state = MODEL_CLOSING; /* nobody joins, nothing is dispatched */
+        model_drop_names(m);
+        log_warning(&m->server->log, "model %s: %s: %s", m->label, hearth_code_name(err->code), err->message);
+        while ((rq = any_request(m)))
+                request_end_error(rq, err);
+        model_free(m);
+}
+
+void model_close(struct model *m) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct server *s = m->server;
+        enum model_state was = m->state;
+        struct h_error err = {};
+        struct wk_close msg;
+
+        if (was == MODEL_CLOSING)
+                return;
+        m->state = MODEL_CLOSING;
+        model_drop_names(m);
+        if (m->fill) {
+                h_error_set(&err, HEARTH_E_cancelled, "%s was unloaded while it was loading", m->label);
+                fill_abort(m->fill, &err); /* on_fill_done() frees it */
+                return;
+        }
+        if ((was == MODEL_READY || m->open_sent) && worker_ready(s)) {
+                wk_init_close(&msg);
+                msg.model = m->key;
+                if (wk_encode_close(&b, WORKER_MODEL_BIT | m->key, &msg, NULL) == 0 && worker_send(s, &b, NULL, 0) == 0)
+                        return; /* model_on_closed() */
+        }
+        model_free(m);
+}
+
+void model_unload(struct model *m) {
+        struct server *s = m->server;
+        bool more = true;
+
+        model_drop_names(m);
+        while (more) {
+                more = false;
+                list_foreach(rq, &s->requests, struct request, link)
+                        if (rq->model == m && rq->type != WIRE_unload && !rq->cancel) {
+                                request_cancel(rq, "cancelled");
+                                more = true;
+                                break; /* it may have ended others with it */
+                        }
+        }
+        if (m->n_leases == 0)
+                model_close(m);
+}
+
+/* ---- room ---- */
+
+static bool idle(const struct model *m) {
+        return m->state == MODEL_READY && m->n_leases == 0 && !m->profile.pinned;
+}
+
+static uint64_t held(const struct model *m) {
+        /* A content shared with another model stays. */
+        return m->context.bytes + (m->content && m->content->refs == 1 ? m->content->bytes : 0);
+}
+
+/* Something was or will be freed: true. Nothing is disturbed in vain. */
+static bool make_room(struct server *s, const struct model *for_whom, uint64_t bytes) {
+        uint64_t sum = ledger_available(&s->ledger);
+        struct model *oldest = NULL;
+
+        list_foreach(m, &s->models, struct model, link) {
+                if (m == for_whom || m->dead)
+                        continue;
+                if (m->state == MODEL_CLOSING)
+                        return true;
+                if (!idle(m))
+                        continue;
+                if (__builtin_add_overflow(sum, held(m), &sum))
+                        sum = UINT64_MAX;
+                if (!oldest || m->last_used_ms < oldest->last_used_ms)
+                        oldest = m;
+        }
+        if (!oldest || sum < bytes)
+                return false;
+        log_info(&s->log, "model %s is unloaded to make room for %s", oldest->label, for_whom->label);
+        model_close(oldest);
+        return true;
+}
+
+static void try_fill(struct model *m) {
+        struct h_error err = {};
+
+        if (ledger_reserve(&m->server->ledger, &m->filling, m->needs, m->label, &err) == 0) {
+                m->needs = 0;
+                fill_go(m->fill);
+        } else if (!make_room(m->server, m, m->needs)) {
+                m->needs = 0;
+                fill_abort(m->fill, &err);
+        }
+}
+
+/* ---- the turn of the loop ---- */
+
+void models_turn(struct server *s) {
+        if (!s->room_changed)
+                return;
+        s->room_changed = false;
+        while (!list_empty(&s->dead_models)) {
+                struct model *m = list_first(&s->dead_models, struct model, dead_link);
+                list_remove(&m->dead_link);
+                free(m->slots);
+                free(m);
+        }
+        list_foreach(m, &s->models, struct model, link) {
+                if (m->dead)
+                        continue;
+                if (m->state == MODEL_FILLING && m->needs)
+                        try_fill(m);
+                m->open_waits = false;
+        }
+        open_next(s);
+}
+
+/* ---- fill ---- */
+
+static void on_need(void *ud, uint64_t bytes) {
+        struct model *m = ud;
+
+        m->needs = bytes;
+        m->total = bytes;
+        try_fill(m);
+}
+
+static void on_progress(void *ud, uint64_t done, uint64_t total) {
+        struct model *m = ud;
+        uint64_t now = server_now(m->server);
+
+        m->done = done;
+        m->total = total;
+        if (now - m->last_progress_ms < PROGRESS_MS && done != total)
+                return;
+        m->last_progress_ms = now;
+        list_foreach(rq, &m->server->requests, struct request, link)
+                if (rq->model == m)
+                        request_progress(rq, m->label, done, total);
+}
+
+static bool profile_equal(const struct model_profile *a, const struct model_profile *b) {
+        return a->n_ctx == b->n_ctx && a->slots == b->slots && strcmp(a->kv, b->kv) == 0;
+}
+
+/* A copy of a file whose model is resident turned out to be the same: its requests go there. */
+static bool merge(struct model *m) {
+        struct model *to = NULL;
+        struct h_error err = {};
+        struct request *rq;
+
+        list_foreach(o, &m->server->models, struct model, link)
+                if (o != m && o->content == m->content && o->state != MODEL_CLOSING && o->state != MODEL_FILLING &&
+                    (m->any_profile || profile_equal(&o->profile, &m->profile)))
+                        to = o;
+        if (!to)
+                return false;
+        list_foreach(n, &m->names, struct model_name, link)
+                if (model_add_name(to, n->text, n->everybody, n->uid) < 0)
+                        return false;
+        m->state = MODEL_CLOSING;
+        while ((rq = any_request(m))) {
+                model_detach(m, rq);
+                if (model_attach(to, rq, &err) < 0) {
+                        h_error_set(&err, HEARTH_E_no_memory, "no memory to join the model");
+                        request_end_error(rq, &err);
+                }
+        }
+        model_free(m);
+        return true;
+}
+
+static void on_fill_done(void *ud, struct fill_result *r, uint64_t bytes_read, const struct h_error *err) {
+        struct model *m = ud;
+        struct server *s = m->server;
+        struct h_error e = {};
+        bool known;
+
+        m->fill = NULL;
+        s->count.bytes_read += bytes_read;
+        if (m->state == MODEL_CLOSING) {
+                if (r)
+                        fd_close(r->memfd);
+                model_free(m);
+                return;
+        }
+        if (!r) {
+                model_fail(m, err);
+                return;
+        }
+        s->count.fills++;
+        list_foreach(rq, &s->requests, struct request, link)
+                if (rq->model == m)
+                        rq->model_read = true;
+        m->content = cache_add(&s->cache, m->source, r, &m->filling, &known);
+        m->source = source_free(m->source);
+        if (!m->content) {
+                h_error_set(&e, HEARTH_E_no_memory, "no memory to note the model");
+                model_fail(m, &e);
+                return;
+        }
+        if (known)
+                s->count.cache_hits++;
+        m->state = MODEL_OPENING;
+        if (known && merge(m))
+                return;
+        open_next(s);
+}
+
+static const struct fill_ops fill_ops = { .on_need = on_need, .on_progress = on_progress, .on_done = on_fill_done };
+
+static bool same_source(const struct source *a, const struct source *b) {
+        return a->n == b->n && memcmp(a->keys, b->keys, a->n * sizeof(a->keys[0])) == 0;
+}
+
+int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid,
+              const struct model_profile *p, bool any_profile, struct model **ret, struct h_error *err) {
+        struct content *content = cache_find(&s->cache, src);
+        struct model *m = NULL;
+        int r;
+
+        list_foreach(o, &s->models, struct model, link)
+                if (o->state != MODEL_CLOSING && (any_profile || profile_equal(&o->profile, p)) &&
+                    (content ? o->content == content : o->source && same_source(o->source, src)))
+                        m = o;
+        if (m) {
+                content_unref(&s->cache, content);
+                source_free(src);
+                if (m->content)
+                        s->count.cache_hits++;
+                m->profile.pinned |= p->pinned;
+                *ret = m;
+                return model_add_name(m, name, everybody, uid);
+        }
+        m = h_new0(struct model, 1);
+        if (m)
+                m->slots = h_new0(uint8_t, p->slots);
+        if (!m || !m->slots) {
+                free(m);
+                content_unref(&s->cache, content);
+                source_free(src);
+                return -ENOMEM;
+        }
+        m->server = s;
+        do
+                m->key = (s->last_model = (s->last_model + 1) & ~WORKER_MODEL_BIT);
+        while (m->key == 0 || model_by_key(s, m->key));
+        snprintf(m->label, sizeof(m->label), "%s", name);
+        m->profile = *p;
+        m->any_profile = any_profile;
+        m->loading_since_ms = m->last_used_ms = server_now(s);
+        fairq_init(&m->queue);
+        list_init(&m->names);
+        list_init(&m->pending);
+        list_init(&m->running);
+        list_init(&m->unloads);
+        list_append(&s->models, &m->link);
+        m->content = content;
+        m->state = content ? MODEL_OPENING : MODEL_FILLING;
+        if (content) {
+                s->count.cache_hits++;
+                source_free(src);
+        } else
+                m->source = src;
+        r = model_add_name(m, name, everybody, uid);
+        if (r == 0 && !content)
+                r = fill_start(s, name, m->source, &fill_ops, m, &m->fill, err);
+        if (r < 0) {
+                m->state = MODEL_CLOSING;
+                model_free(m);
+                return r;
+        }
+        worker_need(s); /* starts while the files are read */
+        *ret = m;
+        open_next(s);
+        return 0;
+}
+
+/* ---- open ---- */
+
+static void send_open(struct model *m) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct server *s = m->server;
+        struct h_error err = {};
+        struct wk_open msg;
+        int r;
+
+        wk_init_open(&msg);
+        msg.model = m->key;
+        msg.name = m->label;
+        msg.n_ctx = m->profile.n_ctx;
+        msg.slots = m->profile.slots;
+        msg.kv = m->profile.kv;
+        msg.available = ledger_available(&s->ledger);
+        r = wk_encode_open(&b, WORKER_MODEL_BIT | m->key, &msg, &err);
+        if (r == 0) {
+                m->open_sent = true;
+                worker_touch(s);
+                r = worker_send(s, &b, &m->content->memfd, 1);
+                if (r == -EPIPE)
+                        return; /* its end is being noticed; then everything is opened anew */
+        }
+        if (r < 0) {
+                m->open_sent = false;
+                h_error_from_errno(&err, r, m->label);
+                model_fail(m, &err);
+        }
+}
+
+/* One after the other, so that each is told what memory is really left. */
+static void open_next(struct server *s) {
+        struct model *next = NULL;
+
+        list_foreach(m, &s->models, struct model, link) {
+                if (m->state != MODEL_OPENING)
+                        continue;
+                if (m->open_sent)
+                        return;
+                if (!next && !m->open_waits)
+                        next = m;
+        }
+        if (!next)
+                return;
+        worker_need(s);
+        if (worker_ready(s))
+                send_open(next);
+}
+
+void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, const char *note) {
+        struct server *s = m->server;
+        struct h_error err = {};
+        const char *shared = model_name_for(m, UINT32_MAX);
+
+        if (m->state != MODEL_OPENING || !m->open_sent)
+                return;
+        m->open_sent = false;
+        if (ledger_reserve(&s->ledger, &m->context, context_bytes, m->label, &err) < 0) {
+                /* Another load took the memory meanwhile. The worker has the model: it is closed, not just forgotten. */
+                m->open_sent = true;
+                for (struct request *rq; (rq = any_request(m));)
+                        request_end_error(rq, &err);
+                model_close(m);
+                return;
+        }
+        m->n_ctx = n_ctx;
+        snprintf(m->note, sizeof(m->note), "%s", note ? note : "");
+        m->state = MODEL_READY;
+        m->last_used_ms = server_now(s);
+        s->count.loads++;
+        if (shared && (!s->default_model || strcmp(s->default_model, shared) != 0)) {
+                char *copy = h_strdup(shared);
+                if (copy) {
+                        free(s->default_model);
+                        s->default_model = copy;
+                }
+        }
+        log_info(&s->log, "model %s is resident: %llu bytes of weights, %llu of context (%u positions, %u slots), after %llu ms",
+                 m->label, (unsigned long long)m->content->bytes, (unsigned long long)context_bytes, n_ctx, m->profile.slots,
+                 (unsigned long long)(server_now(s) - m->loading_since_ms));
+        model_dispatch(m);
+        open_next(s);
+}
+
+void model_on_open_failed(struct model *m, const struct h_error *err) {
+        struct server *s = m->server;
+
+        if (m->state == MODEL_CLOSING) {
+                model_on_closed(m);
+                return;
+        }
+        if (m->state != MODEL_OPENING || !m->open_sent)
+                return;
+        m->open_sent = false;
+        if (err->code == HEARTH_E_model_no_memory && make_room(s, m, err->needed)) {
+                m->open_waits = true;
+                return;
+        }
+        model_fail(m, err);
+}
+
+void model_on_closed(struct model *m) {
+        if (m->state == MODEL_CLOSING && !m->fill)
+                model_free(m);
+}
+
+/* ---- the worker's comings and goings ---- */
+
+void models_worker_ready(struct server *s) {
+        open_next(s);
+}
+
+void models_worker_lost(struct server *s, const char *how) {
+        struct h_error err = {};
+
+        /* Nothing is dispatched from here on. */
+        list_foreach(m, &s->models, struct model, link)
+                if (m->state == MODEL_READY)
+                        m->state = MODEL_OPENING;
+        /* Newest first, each to the front: the oldest ends up first. Ending one may end others: begin anew each time. */
+        for (struct list *l = s->requests.prev; l != &s->requests;) {
+                struct request *rq = CONTAINER_OF(l, struct request, link);
+                if (rq->state == REQUEST_RUNNING && !rq->dead) {
+                        request_on_worker_lost(rq, how);
+                        l = s->requests.prev;
+                } else
+                        l = l->prev;
+        }
+        list_foreach(m, &s->models, struct model, link) {
+                bool opening = m->state == MODEL_OPENING && m->open_sent;
+
+                ledger_release(&m->context);
+                m->open_sent = m->open_waits = false;
+                if (m->dead)
+                        continue;
+                if (m->state == MODEL_CLOSING && !m->fill) {
+                        model_free(m);
+                        continue;
+                }
+                m->open_crashes = opening ? m->open_crashes + 1 : 0;
+                if (m->open_crashes >= MAX_OPEN_CRASHES) {
+                        err = (struct h_error){};
+                        h_error_counts(&err, HEARTH_E_quarantined, m->open_crashes, 0,
+                                       "opening %s ended the worker %u times (it %s); it is set aside", m->label, m->open_crashes, how);
+                        model_fail(m, &err);
+                }
+        }
+}
+
+void models_worker_hopeless(struct server *s, const struct h_error *err) {
+        list_foreach(m, &s->models, struct model, link)
+                if (m->state == MODEL_OPENING && !m->dead)
+                        model_fail(m, err);
+}
+
+void models_tick(struct server *s) {
+        uint64_t now = server_now(s);
+
+        list_foreach(m, &s->models, struct model, link)
+                if (idle(m) && m->profile.idle_timeout && now - m->last_used_ms >= m->profile.idle_timeout) {
+                        log_info(&s->log, "model %s was idle for %llu ms", m->label, (unsigned long long)(now - m->last_used_ms));
+                        model_close(m);
+                }
+}
+
+void models_done(struct server *s) {
+        struct h_error err = {};
+
+        h_error_set(&err, HEARTH_E_shutting_down, "the daemon is stopping");
+        list_foreach(m, &s->models, struct model, link) {
+                struct request *rq;
+
+                if (m->dead)
+                        continue;
+                m->state = MODEL_CLOSING;
+                while ((rq = any_request(m)))
+                        request_end_error(rq, &err);
+                if (m->fill)
+                        fill_abort(m->fill, &err);
+                else
+                        model_free(m);
+        }
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * One request that needs a model, from its frame to its final reply. Everything
+ * a new worker needs to go on with it is here: the message as it came, the seed,
+ * the ids of the tokens sent.
+ *
+ * Life: RESOLVING (its model is looked up) -> WAITING (in its model's queue or
+ * pending list: the model loads, or no slot is free) -> RUNNING (the worker has
+ * it) -> gone. Every request gets exactly one final message, unless its client
+ * is gone; request_end_*() send it and free the request.
+ */
+
+#include "daemon/broker/fairq.h"
+#include "daemon/broker/session.h"
+#include "ipc/worker.h"
+
+/* Tokens the worker may be ahead of what the client's socket took. */
+#define REQUEST_WINDOW 32u
+/* A request present at this many deaths of a worker is taken to be the cause. */
+#define REQUEST_MAX_CRASHES 2
+
+enum request_state { REQUEST_RESOLVING, REQUEST_WAITING, REQUEST_RUNNING };
+
+struct model;
+struct resolve;
+
+struct request {
+        struct list link;         /* server->requests */
+        struct list session_link;
+        struct list model_link;   /* model->pending or model->running */
+        struct fairq_item queued; /* in model->queue */
+
+        struct server *server;
+        struct session *session;  /* NULL: nobody listens any more */
+        struct user *user;
+        struct model *model;
+        struct resolve *resolve;  /* while RESOLVING */
+        uint64_t session_id;
+        uint32_t id, client_id;
+        int type;                 /* WIRE_generate, ... */
+        enum request_state state;
+
+        uint8_t *raw;             /* the client's message */
+        size_t n_raw, charged;
+        char *supersedes;
+        uint32_t cost;            /* for the fair queue */
+        uint64_t seed;
+        struct buf ids;           /* u32le: generated and sent */
+        bool endless_credit;
+        uint64_t client_credit;   /* tokens the client allowed in all, unless endless */
+        uint64_t granted;         /* tokens the worker may have sent in all */
+
+        uint32_t slot;
+        bool in_slot, accepted, started, paused_told;
+        uint32_t crashes, position;
+        const char *cancel;       /* reason, once it is to end */
+        uint32_t n_prompt, n_cached, n_done;
+        uint64_t arrived_ms, started_ms, first_ms, last_ms, stalled_ms;
+
+        bool load_waited;         /* its model was not ready when it came */
+        bool model_read;          /* and its files were read */
+
+        uv_timer_t deadline;
+        uint32_t deadline_ms;
+        bool dead;                /* ended; the memory waits for the timer's close */
+};
+
+/*
+ * Starts serving m (a request with a model). Takes what it needs out of f (its
+ * fds and a copy of its bytes). On failure nothing is left behind and the
+ * caller answers.
+ */
+int request_new(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err);
+struct request *request_by_id(struct server *s, uint32_t id);
+struct request *request_of_client(struct session *se, uint32_t client_id);
+bool request_needs_slot(const struct request *rq);
+uint64_t request_n_generated(const struct request *rq);
+/* Nothing can be sent to it now: its client does not read, or gave no credit. */
+bool request_stalled(const struct request *rq);
+
+/* Gives it to the worker, in this slot (if it needs one). */
+int request_run(struct request *rq, uint32_t slot, struct h_error *err);
+/* More tokens may be sent: told to the worker when worthwhile. */
+void request_grant(struct request *rq);
+int request_add_credit(struct request *rq, uint32_t n, struct h_error *err);
+/* Ends it with this reason as 'finish': at once if it waits, within a step if it runs. */
+void request_cancel(struct request *rq, const char *reason);
+
+/* A message for its client, if there is one. */
+void request_send(struct request *rq, struct buf *b);
+void request_progress(struct request *rq, const char *model, uint64_t done, uint64_t total);
+void request_tell_position(struct request *rq, uint32_t position);
+void request_end_error(struct request *rq, const struct h_error *err);
+/* Sends *b as the final message. */
+void request_end(struct request *rq, struct buf *b);
+
+/* From the worker. */
+void request_on_out(struct request *rq, const struct wk_out *m);
+void request_on_reply(struct request *rq, const struct wk_start_reply *m);
+void request_on_error(struct request *rq, const struct h_error *err);
+/* The worker died while it had this request. 'how' for messages. */
+void request_on_worker_lost(struct request *rq, const char *how);
+
+/* Ends who keeps a slot without reading for longer than allowed. */
+void requests_tick(struct server *s);
+void requests_of_session_gone(struct session *se);
+void requests_of_session_drained(struct session *se);

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A request while the worker has it: start, credits, news, end, and what
+ * happens when the worker dies. Frames for the client come from a process that
+ * has parsed model files: they are decoded and must be what this request may
+ * get, before they are passed on.
+ */
+#include "daemon/broker/request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/broker/model.h"
+#include "daemon/broker/worker.h"
+
+/* Tokens that may have been sent in all, as things are. */
+static uint64_t allowed(const struct request *rq) {
+        uint64_t n = request_n_generated(rq);
+
+        /* Nobody listens: it runs on only until the worker has noticed its end. */
+        if (rq->session && !session_drained(rq->session))
+                return n;
+        n += REQUEST_WINDOW;
+        return rq->endless_credit ? n : MIN(n, rq->client_credit);
+}
+
+int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct server *s = rq->server;
+        struct model *m = rq->model;
+        struct wk_start msg;
+        uint64_t n = request_n_generated(rq);
+        int r;
+
+        wk_init_start(&msg);
+        msg.model = m->key;
+        msg.uid = rq->user->uid;
+        msg.slot = slot;
+        msg.name = model_name_for(m, rq->user->uid);
+        msg.seed = rq->seed;
+        rq->granted = allowed(rq);
+        msg.credits = (uint32_t)(rq->granted - MIN(n, rq->granted));
+        msg.waited_us = (server_now(s) - rq->arrived_ms) * 1000;
+        msg.request = rq->raw;
+        msg.n_request = rq->n_raw;
+        if (rq->ids.len) {
+                msg.resume = rq->ids.data;
+                msg.n_resume = rq->ids.len;
+        }
+        r = wk_encode_start(&b, rq->id, &msg, err);
+        if (r == 0)
+                r = worker_send(s, &b, NULL, 0);
+        if (r < 0)
+                return r;
+        if (!rq->started)
+                rq->started_ms = server_now(s);
+        rq->started = true;
+        rq->state = REQUEST_RUNNING;
+        rq->slot = slot;
+        return 0;
+}
+
+void request_grant(struct request *rq) {
+        _cleanup_(buf_free) struct buf b = {};
+        uint64_t n = request_n_generated(rq), want = allowed(rq);
+        struct wk_credit msg;
+
+        if (rq->state != REQUEST_RUNNING || rq->type != WIRE_generate || rq->cancel || want <= rq->granted)
+                return;
+        /* Not a message for every token: when half of the window is used up, or when it stands still. */
+        if (rq->granted > n && rq->granted - n > REQUEST_WINDOW / 2)
+                return;
+        wk_init_credit(&msg);
+        msg.n = (uint32_t)MIN(want - rq->granted, (uint64_t)UINT32_MAX);
+        if (wk_encode_credit(&b, rq->id, &msg, NULL) == 0 && worker_send(rq->server, &b, NULL, 0) == 0)
+                rq->granted += msg.n;
+}
+
+int request_add_credit(struct request *rq, uint32_t n, struct h_error *err) {
+        if (rq->type != WIRE_generate || rq->endless_credit)
+                return h_error_set(err, HEARTH_E_bad_request, "request %u was not started with credits", rq->client_id);
+        if (__builtin_add_overflow(rq->client_credit, (uint64_t)n, &rq->client_credit))
+                rq->client_credit = UINT64_MAX;
+        request_grant(rq);
+        return 0;
+}
+
+void requests_of_session_drained(struct session *se) {
+        list_foreach(rq, &se->requests, struct request, session_link)
+                request_grant(rq);
+}
+
+void requests_tick(struct server *s) {
+        uint64_t now = server_now(s);
+
+        list_foreach(rq, &s->requests, struct request, link) {
+                if (rq->dead || !request_stalled(rq))
+                        rq->stalled_ms = 0;
+                else if (rq->stalled_ms == 0)
+                        rq->stalled_ms = now;
+                else if (s->config.stall_timeout && now - rq->stalled_ms >= s->config.stall_timeout)
+                        request_cancel(rq, "deadline"); /* to its client, time is up */
+        }
+}
+
+void request_progress(struct request *rq, const char *model, uint64_t done, uint64_t total) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wire_progress msg;
+
+        /* Only who is told of it in PROTOCOL.md; and who does not read needs no news. */
+        if (!rq->session || (rq->type != WIRE_generate && rq->type != WIRE_load) || !session_drained(rq->session))
+                return;
+        wire_init_progress(&msg);
+        msg.stage = "load";
+        msg.model = model;
+        msg.done = done;
+        msg.total = total;
+        if (wire_encode_progress(&b, rq->client_id, &msg, NULL) == 0)
+                request_send(rq, &b);
+}
+
+void request_tell_position(struct request *rq, uint32_t position) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wire_queued msg;
+
+        if (rq->position == position || rq->type != WIRE_generate || !rq->session || !session_drained(rq->session))
+                return;
+        rq->position = position;
+        wire_init_queued(&msg);
+        msg.position = position;
+        if (wire_encode_queued(&b, rq->client_id, &msg, NULL) == 0)
+                request_send(rq, &b);
+}
+
+/* ---- from the worker ---- */
+
+/*
+ * Appends the frame to *b if it is a message that this request may get. It
+ * must carry the client's id, so that no other request can be answered with it.
+ */
+static int check_frame(const struct request *rq, const void *p, size_t n, bool final, struct buf *b, int *ret_type,
+                       struct h_error *err) {
+        static const struct { int request, reply; } replies[] = {
+                { WIRE_generate, WIRE_generate_reply }, { WIRE_tokenize, WIRE_tokenize_reply },
+                { WIRE_detokenize, WIRE_detokenize_reply }, { WIRE_embed, WIRE_embed_reply },
+        };
+        struct schema_msg m = {};
+        uint8_t length[4] = { (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24) };
+        bool ok = false;
+        int r = schema_decode(&wire_schema, p, n, &m, NULL, err);
+
+        if (r < 0)
+                return r;
+        if (final)
+                for (size_t i = 0; i < ELEMENTSOF(replies); i++)
+                        ok |= replies[i].request == rq->type && replies[i].reply == m.type;
+        else
+                ok = rq->type == WIRE_generate && (m.type == WIRE_tokens || m.type == WIRE_accepted);
+        ok = ok && m.id == rq->client_id;
+        *ret_type = m.type;
+        schema_msg_free(&m);
+        if (!ok)
+                return h_error_set(err, HEARTH_E_internal, "the worker sent a message that this request can't get");
+        r = buf_append(b, length, sizeof(length));
+        return r < 0 ? r : buf_append(b, p, n);
+}
+
+static void note(struct request *rq, bool has_prompt, uint32_t n_prompt, bool has_cached, uint32_t n_cached) {
+        if (has_prompt)
+                rq->n_prompt = n_prompt;
+        if (has_cached)
+                rq->n_cached = n_cached;
+}
+
+void request_on_out(struct request *rq, const struct wk_out *m) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct h_error err = {};
+        int type = -1, r = 0;
+
+        note(rq, m->has_n_prompt, m->n_prompt, m->has_n_cached && !rq->accepted, m->n_cached);
+        if (m->has_n_done)
+                rq->n_done = m->n_done;
+        rq->last_ms = server_now(rq->server);
+        if (m->n_ids % 4)
+                r = h_error_set(&err, HEARTH_E_internal, "the worker sent half a token id");
+        if (r == 0 && m->n_frame)
+                r = check_frame(rq, m->frame, m->n_frame, false, &b, &type, &err);
+        if (r == 0 && m->n_ids) {
+                if (rq->ids.len == 0)
+                        rq->first_ms = rq->last_ms;
+                r = buf_append(&rq->ids, m->ids, m->n_ids);
+                rq->server->count.tokens_generated += m->n_ids / 4;
+        }
+        if (r < 0) {
+                h_error_from_errno(&err, r, "passing on tokens");
+                log_warning(&rq->server->log, "request %u: %s", rq->id, err.message);
+                request_cancel(rq, "cancelled");
+                return;
+        }
+        if (type == WIRE_accepted) {
+                if (rq->accepted)
+                        buf_clear(&b); /* a replay: the client knows */
+                rq->accepted = true;
+        }
+        if (b.len && !rq->cancel)
+                request_send(rq, &b);
+        request_grant(rq);
+}
+
+void request_on_reply(struct request *rq, const struct wk_start_reply *m) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct server *s = rq->server;
+        struct h_error err = {};
+        int type, r;
+
+        note(rq, m->has_n_prompt, m->n_prompt, m->has_n_cached, m->n_cached);
+        r = check_frame(rq, m->frame, m->n_frame, true, &b, &type, &err);
+        if (r < 0) {
+                h_error_from_errno(&err, r, "the end of a request");
+                request_end_error(rq, &err);
+                return;
+        }
+        s->count.tokens_prompt += rq->n_prompt;
+        s->count.tokens_cached += rq->n_cached;
+        log_info(&s->log, "request %u (uid %u, client %llu): %s%s, %u prompt tokens (%u cached), %llu generated", rq->id,
+                 rq->user->uid, (unsigned long long)rq->session_id, rq->cancel ? "ended: " : "done",
+                 rq->cancel ? rq->cancel : "", rq->n_prompt, rq->n_cached, (unsigned long long)request_n_generated(rq));
+        request_end(rq, &b);
+}
+
+void request_on_error(struct request *rq, const struct h_error *err) {
+        request_end_error(rq, err);
+}
+
+void request_on_worker_lost(struct request *rq, const char *how) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct server *s = rq->server;
+        struct h_error err = {};
+        struct wire_paused msg;
+        const char *reason = rq->cancel;
+
+        if (reason) { /* it was to end anyway */
+                rq->cancel = NULL;
+                rq->state = REQUEST_WAITING;
+                request_cancel(rq, reason);
+                return;
+        }
+        rq->crashes++;
+        if (rq->crashes >= REQUEST_MAX_CRASHES) {
+                h_error_counts(&err, HEARTH_E_worker_lost, rq->crashes, 0,
+                               "the worker %s for the %u. time while it had this request; it is not tried again. %llu tokens were "
+                               "generated", how, rq->crashes, (unsigned long long)request_n_generated(rq));
+                request_end_error(rq, &err);
+                return;
+        }
+        if (model_requeue(rq->model, rq) < 0) {
+                h_error_set(&err, HEARTH_E_no_memory, "no memory to replay the request");
+                request_end_error(rq, &err);
+                return;
+        }
+        s->count.replays++;
+        if (rq->session && rq->type == WIRE_generate) {
+                wire_init_paused(&msg);
+                msg.reason = "the worker restarts; the stream continues with the same tokens";
+                if (wire_encode_paused(&b, rq->client_id, &msg, NULL) == 0)
+                        request_send(rq, &b);
+        }
+}

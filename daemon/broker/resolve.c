@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/broker/resolve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "daemon/broker/registry.h"
+#include "daemon/broker/request.h"
+
+struct resolve {
+        uv_work_t work;
+        struct server *server;
+        struct request *request; /* NULL: nobody waits */
+        char *name;
+        int fds[MODEL_MAX_PARTS];
+        size_t n_fds;
+        bool by_fd, any_profile;
+        struct model_profile profile;
+
+        /* by the thread pool */
+        int r;
+        struct source *source;
+        struct names nearest;
+        struct h_error err;
+};
+
+static void resolve_free(struct resolve *rs) {
+        for (size_t i = 0; i < rs->n_fds; i++)
+                fd_close(rs->fds[i]);
+        source_free(rs->source);
+        names_free(&rs->nearest);
+        free(rs->name);
+        free(rs);
+}
+
+void resolve_forget(struct resolve *r) {
+        r->request = NULL;
+}
+
+/* On the thread pool: nothing here but the job and the configuration, which does not change. */
+static void work(uv_work_t *w) {
+        struct resolve *rs = w->data;
+        size_t n = rs->n_fds;
+
+        if (n) {
+                rs->n_fds = 0;
+                rs->r = source_from_fds(rs->fds, n, rs->name, &rs->source, &rs->err);
+        } else
+                rs->r = registry_open((const char *const *)rs->server->config.model_dirs, rs->server->config.n_model_dirs,
+                                      rs->name, &rs->source, &rs->nearest, &rs->err);
+}
+
+/* unknown_model, with the names as a list besides the sentence. */
+static void end_unknown(struct request *rq, const struct resolve *rs) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wire_error msg;
+
+        wire_init_error(&msg);
+        msg.code = hearth_code_name(rs->err.code);
+        msg.message = rs->err.message;
+        msg.nearest = (const char **)rs->nearest.v;
+        msg.n_nearest = rs->nearest.n;
+        if (wire_encode_error(&b, rq->client_id, &msg, NULL) < 0) {
+                request_end_error(rq, &rs->err);
+                return;
+        }
+        rq->server->count.requests_failed++;
+        request_end(rq, &b);
+}
+
+static void after(uv_work_t *w, int status) {
+        struct resolve *rs = w->data;
+        struct request *rq = rs->request;
+        struct server *s = rs->server;
+        struct h_error err = {};
+        struct model *m;
+        int r;
+
+        if (!rq) {
+                resolve_free(rs);
+                return;
+        }
+        rq->resolve = NULL;
+        if (rs->r < 0) {
+                h_error_from_errno(&rs->err, rs->r, rs->name);
+                if (rs->nearest.n)
+                        end_unknown(rq, rs);
+                else
+                        request_end_error(rq, &rs->err);
+                resolve_free(rs);
+                return;
+        }
+        r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, &rs->profile, rs->any_profile, &m, &err);
+        if (r == 0)
+                r = model_attach(m, rq, &err);
+        if (r < 0) {
+                h_error_from_errno(&err, r, rs->name);
+                request_end_error(rq, &err);
+        }
+        resolve_free(rs);
+}
+
+bool resolve_profile_matches(const struct model *m, const struct wire_load *load) {
+        return (!load->n_ctx || load->n_ctx == m->profile.n_ctx || load->n_ctx == m->n_ctx) &&
+               (!load->slots || load->slots == m->profile.slots) &&
+               (!load->n_kv || strcmp(load->kv, m->profile.kv[0] ? m->profile.kv : "f16") == 0);
+}
+
+int resolve_start(struct request *rq, const char *name, const int *fds, size_t n_fds, const struct wire_load *load,
+                  struct h_error *err) {
+        struct resolve *rs = h_new0(struct resolve, 1);
+        const struct config_model *cm;
+        int r;
+
+        if (rs)
+                rs->name = h_strdup(name[0] ? name : "(open file)");
+        if (!rs || !rs->name) {
+                for (size_t i = 0; i < n_fds; i++)
+                        fd_close(fds[i]);
+                free(rs);
+                return -ENOMEM;
+        }
+        rs->server = rq->server;
+        rs->request = rq;
+        rs->work.data = rs;
+        rs->by_fd = n_fds > 0;
+        memcpy(rs->fds, fds, n_fds * sizeof(*fds));
+        rs->n_fds = n_fds;
+        cm = config_model_of(&rq->server->config, name);
+        rs->profile = (struct model_profile){ .n_ctx = cm->context, .slots = cm->slots, .pinned = cm->pinned,
+                                              .idle_timeout = cm->idle_timeout };
+        rs->any_profile = !load || !(load->n_ctx || load->slots || load->n_kv);
+        if (load) {
+                if (load->n_ctx)
+                        rs->profile.n_ctx = load->n_ctx;
+                if (load->slots)
+                        rs->profile.slots = load->slots;
+                if (load->n_kv)
+                        snprintf(rs->profile.kv, sizeof(rs->profile.kv), "%s", load->kv);
+                rs->profile.pinned |= load->pin;
+        }
+        rq->resolve = rs;
+        rq->state = REQUEST_RESOLVING;
+        r = uv_queue_work(&rq->server->loop, &rs->work, work, after);
+        if (r < 0) {
+                rq->resolve = NULL;
+                resolve_free(rs);
+                return h_error_set(err, HEARTH_E_internal, "no thread for a look-up: %s", uv_strerror(r));
+        }
+        return 0;
+}

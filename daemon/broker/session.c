@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames are decoded here, once, and dispatched by methods.c. A message that is
+ * wrong in itself is answered and the connection goes on; one that breaks the
+ * framing or is no message ends it, since nothing after it can be trusted.
+ */
+#include "daemon/broker/session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "daemon/broker/methods.h"
+#include "daemon/broker/request.h"
+
+static struct session *of(struct channel *c) {
+        return CONTAINER_OF(c, struct session, channel);
+}
+
+/* Charges what the connection's buffers hold now to its user. */
+static int recharge(struct session *se, struct h_error *err) {
+        size_t held = frame_reader_bytes(&se->channel.in) + se->channel.out.bytes;
+        int r = 0;
+
+        if (held > se->charged)
+                r = user_charge_bytes(&se->server->users, se->user, held - se->charged, err);
+        else
+                se->user->bytes -= se->charged - held;
+        if (r == 0)
+                se->charged = held;
+        return r;
+}
+
+void session_fail(struct session *se, uint32_t id, const struct h_error *err) {
+        _cleanup_(buf_free) struct buf b = {};
+
+        if (wire_encode_failure(&b, id, err) == 0)
+                session_send(se, &b);
+}
+
+void session_close(struct session *se) {
+        if (se->closing)
+                return;
+        se->closing = true;
+        requests_of_session_gone(se);
+        channel_close(&se->channel);
+}
+
+/* The last word to a client that is cut off. */
+static void refuse(struct session *se, const struct h_error *err) {
+        log_debug(&se->server->log, "client %llu (uid %u, pid %u): %s", (unsigned long long)se->id, se->user->uid, se->pid,
+                  err->message);
+        if (!se->closing)
+                session_fail(se, 0, err);
+        session_close(se);
+}
+
+void session_send(struct session *se, struct buf *b) {
+        struct h_error err = {};
+
+        if (se->closing) {
+                buf_clear(b);
+                return;
+        }
+        if (channel_send(&se->channel, b, NULL, 0) < 0)
+                h_error_set(&err, HEARTH_E_no_memory, "no memory for a reply");
+        else
+                (void)recharge(se, &err);
+        if (err.code != HEARTH_OK) {
+                /* Can't be told: there is no room to tell it in. */
+                log_warning(&se->server->log, "client %llu (uid %u): %s; disconnected", (unsigned long long)se->id,
+                            se->user->uid, err.message);
+                session_close(se);
+                return;
+        }
+        if (!session_drained(se))
+                channel_pause(&se->channel, true);
+}
+
+static void on_frame(struct channel *c, struct frame *f) {
+        struct session *se = of(c);
+        struct schema_head head = {};
+        struct schema_msg m = {};
+        struct h_error err = {};
+        int r = schema_decode(&wire_schema, f->p, f->n, &m, &head, &err);
+
+        if (r == -ENOMEM)
+                h_error_set(&err, HEARTH_E_no_memory, "no memory to decode a message of %u bytes", f->n);
+        if (r < 0) {
+                /* Before hello nothing is excused: it is some other protocol. */
+                if (err.code == HEARTH_E_protocol || !head.valid || !se->hello)
+                        refuse(se, &err);
+                else if (head.kind != KIND_CANCEL)
+                        session_fail(se, head.id, &err);
+                return;
+        }
+        r = methods_dispatch(se, &m, f, &err);
+        if (r == -ENOMEM)
+                h_error_set(&err, HEARTH_E_no_memory, "no memory for this request");
+        else if (r < 0 && r != -EHEARTH)
+                h_error_from_errno(&err, r, "serving a request");
+        if (r < 0 && !se->closing) {
+                if (!se->hello || err.code == HEARTH_E_protocol)
+                        refuse(se, &err);
+                else
+                        session_fail(se, m.id, &err);
+        }
+        schema_msg_free(&m);
+}
+
+static int on_read(struct channel *c) {
+        struct session *se = of(c);
+        struct h_error err = {};
+
+        if (recharge(se, &err) < 0) {
+                refuse(se, &err);
+                return -1;
+        }
+        return 0;
+}
+
+static void on_gone(struct channel *c, const struct h_error *err) {
+        struct session *se = of(c);
+
+        if (err->code != HEARTH_OK)
+                refuse(se, err);
+        else
+                session_close(se);
+}
+
+static void on_drained(struct channel *c) {
+        struct session *se = of(c);
+        struct h_error err = {};
+
+        (void)recharge(se, &err); /* less than before: can't fail */
+        if (!session_drained(se))
+                return;
+        requests_of_session_drained(se);
+        if (!se->closing)
+                channel_pause(c, false);
+}
+
+static void on_released(struct channel *c) {
+        struct session *se = of(c);
+
+        list_remove(&se->link);
+        se->server->n_sessions--;
+        se->user->bytes -= se->charged;
+        se->user->n_connections--;
+        user_unref(se->user);
+        free(se);
+}
+
+static const struct channel_ops ops = {
+        .on_frame = on_frame, .on_gone = on_gone, .on_drained = on_drained, .on_read = on_read, .on_released = on_released,
+};
+
+/* A refusal before there is a session: best effort, the socket's buffer is empty. */
+static void refuse_fd(struct server *s, int fd, const struct h_error *err) {
+        _cleanup_(buf_free) struct buf b = {};
+
+        s->count.connections_refused++;
+        log_info(&s->log, "connection refused: %s", err->message);
+        if (wire_encode_failure(&b, 0, err) == 0)
+                (void)!send(fd, b.data, b.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        fd_close(fd);
+}
+
+void session_accept(struct server *s, int fd) {
+        struct ucred cred = { .uid = (uid_t)-1 };
+        socklen_t len = sizeof(cred);
+        struct h_error err = {};
+        struct session *se;
+        struct user *u;
+
+        s->count.connections++;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0) {
+                h_error_set(&err, HEARTH_E_permission, "the socket's peer can't be identified: %s", strerror(errno));
+                refuse_fd(s, fd, &err);
+                return;
+        }
+        if (s->n_sessions >= s->config.max_connections) {
+                h_error_counts(&err, HEARTH_E_busy, (uint64_t)s->n_sessions + 1, s->config.max_connections,
+                               "the daemon has %u connections open, its limit (connections in hearth.conf); try again later",
+                               s->n_sessions);
+                refuse_fd(s, fd, &err);
+                return;
+        }
+        u = user_get(&s->users, cred.uid);
+        if (!u || user_charge_connection(&s->users, u, &err) < 0) {
+                if (!u)
+                        h_error_set(&err, HEARTH_E_no_memory, "no memory for a connection");
+                refuse_fd(s, fd, &err);
+                user_unref(u);
+                return;
+        }
+        se = h_new0(struct session, 1);
+        if (se) {
+                se->server = s;
+                se->user = u;
+                se->id = ++s->last_session;
+                se->pid = (uint32_t)cred.pid;
+                se->since_ms = server_now(s);
+                list_init(&se->requests);
+                if (channel_open(&se->channel, &s->loop, fd, wire_schema.max_frame, WIRE_MAX_FDS, &ops) == 0) {
+                        list_append(&s->sessions, &se->link);
+                        s->n_sessions++;
+                        return;
+                }
+                fd = -1;
+        }
+        free(se);
+        u->n_connections--;
+        user_unref(u);
+        h_error_set(&err, HEARTH_E_no_memory, "no memory for a connection");
+        if (fd >= 0)
+                refuse_fd(s, fd, &err);
+        else
+                s->count.connections_refused++;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * One client connection: who it is, what it may hold, its frames in and out.
+ * Freed when its channel is released; its requests are ended before.
+ */
+
+#include "daemon/broker/channel.h"
+#include "daemon/broker/server.h"
+
+/* A session with more unsent bytes than this gets no more credits, and is not read from, until it has drained. */
+#define SESSION_HIGH_WATER (256u << 10)
+
+struct session {
+        struct channel channel; /* first */
+        struct server *server;
+        struct list link;
+        struct user *user;
+        struct list requests;
+        uint64_t id;
+        uint64_t since_ms;
+        uint32_t pid;
+        char client[65];        /* from hello */
+        bool hello, closing;
+        size_t charged;         /* bytes charged to the user for this connection's buffers */
+};
+
+/* Takes fd. Refusals are told to the client where that needs no memory of ours. */
+void session_accept(struct server *s, int fd);
+void session_close(struct session *se);
+/* Sends the frames in *b (emptied). A client over its quota is cut off. */
+void session_send(struct session *se, struct buf *b);
+void session_fail(struct session *se, uint32_t id, const struct h_error *err);
+/* Room for more tokens? */
+static inline bool session_drained(const struct session *se) {
+        return se->channel.out.bytes < SESSION_HIGH_WATER;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * What each uid holds, charged where it is taken and returned where it is
+ * freed. A user lives while anything refers to it.
+ */
+
+#include "base/error.h"
+#include "daemon/broker/config.h"
+#include "daemon/common/list.h"
+
+struct user {
+        struct list link;
+        uint32_t uid;
+        uint32_t refs;
+        uint32_t n_connections, n_requests, n_slots;
+        uint64_t bytes; /* request bodies and unsent replies */
+};
+
+struct users {
+        struct list all; /* few: one per uid that talks to us */
+        const struct config *config;
+};
+
+void users_init(struct users *us, const struct config *c);
+struct user *user_get(struct users *us, uint32_t uid); /* a reference; NULL: no memory */
+struct user *user_unref(struct user *u);               /* NULL */
+
+/* quota: the message names the limit and the key that sets it. Nothing is taken on failure. */
+int user_charge_connection(struct users *us, struct user *u, struct h_error *err);
+int user_charge_request(struct users *us, struct user *u, size_t bytes, struct h_error *err);
+int user_charge_bytes(struct users *us, struct user *u, size_t bytes, struct h_error *err);
+bool user_may_take_slot(const struct users *us, const struct user *u);

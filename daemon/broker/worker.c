@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One struct worker_process for each process ever started; the current one is
+ * worker->process. A dead one's frames that were still in the socket are read
+ * first: what the client was sent and what we know to be sent must be the same,
+ * or a replay would repeat or skip tokens.
+ */
+#include "daemon/broker/worker.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "daemon/broker/model.h"
+#include "daemon/broker/request.h"
+#include "daemon/broker/server.h"
+#include "daemon/broker/spawn.h"
+#include "ipc/worker.h"
+
+#define PROTOCOL 1u
+#define BACKOFF_MIN_MS 20u
+#define BACKOFF_MAX_MS 5000u
+#define CHECK_MS 500u
+#define MAX_FAILURES 5u          /* ends in a row without having served, until the waiting are told */
+#define SERVED_MS 10000u         /* this long in service: its end is no failure to start */
+
+struct worker_process {
+        struct channel channel; /* first */
+        uv_process_t process;
+        struct server *server;
+        bool exited, released, gone;
+};
+
+static void start(struct server *s);
+
+static struct worker_process *of(struct channel *c) {
+        return CONTAINER_OF(c, struct worker_process, channel);
+}
+
+static bool current(const struct worker_process *p) {
+        return p->server->worker.process == p;
+}
+
+static void free_if_done(struct worker_process *p) {
+        if (p->exited && p->released)
+                free(p);
+}
+
+const char *worker_state_name(const struct server *s) {
+        switch (s->worker.state) {
+        case WORKER_NONE: return "none";
+        case WORKER_STARTING: return "starting";
+        case WORKER_READY: return "ready";
+        case WORKER_BACKOFF: return s->worker.failures >= MAX_FAILURES ? "failed" : "starting";
+        case WORKER_STOPPED: return "none";
+        }
+        return "none";
+}
+
+bool worker_ready(const struct server *s) {
+        return s->worker.state == WORKER_READY;
+}
+
+void worker_touch(struct server *s) {
+        s->worker.progress_ms = s->worker.beat_ms = server_now(s);
+}
+
+/* ---- frames ---- */
+
+static void on_error(struct server *s, uint32_t id, const struct wk_error *b) {
+        struct h_error err = {};
+        struct request *rq;
+        struct model *m;
+
+        h_error_counts(&err, hearth_code_parse(b->code), b->needed, b->available, "%s", b->message);
+        if (id & WORKER_MODEL_BIT) {
+                m = model_by_key(s, id & ~WORKER_MODEL_BIT);
+                if (m)
+                        model_on_open_failed(m, &err);
+        } else if (id == 0) {
+                log_error(&s->log, "worker: %s", err.message);
+                models_worker_hopeless(s, &err);
+        } else {
+                rq = request_by_id(s, id);
+                if (rq && rq->state == REQUEST_RUNNING)
+                        request_on_error(rq, &err);
+        }
+}
+
+static void on_frame(struct channel *c, struct frame *f) {
+        struct worker_process *p = of(c);
+        struct server *s = p->server;
+        struct worker *w = &s->worker;
+        struct schema_msg m = {};
+        struct h_error err = {};
+        struct request *rq;
+        struct model *mo;
+
+        if (!current(p))
+                return;
+        if (schema_decode(&wk_schema, f->p, f->n, &m, NULL, &err) < 0) {
+                log_error(&s->log, "worker %u sent nonsense (%s); it is ended", w->pid, err.message);
+                w->killed = "sent a message that breaks the protocol";
+                uv_process_kill(&p->process, SIGKILL);
+                return;
+        }
+        if (m.type != WK_beat)
+                w->progress_ms = w->beat_ms = server_now(s);
+        switch (m.type) {
+        case WK_hello_reply: {
+                const struct wk_hello_reply *b = m.body;
+                if (w->state != WORKER_STARTING)
+                        break;
+                snprintf(w->device, sizeof(w->device), "%s", b->device ? b->device : "");
+                w->state = WORKER_READY;
+                w->ready_ms = server_now(s);
+                log_info(&s->log, "worker %u serves on %s", w->pid, w->device);
+                models_worker_ready(s);
+                break;
+        }
+        case WK_beat: {
+                const struct wk_beat *b = m.body;
+                w->beat_ms = server_now(s);
+                if (b->steps != w->steps || (b->busy && !w->busy))
+                        w->progress_ms = w->beat_ms;
+                w->steps = b->steps;
+                w->rows = b->rows;
+                w->busy = b->busy;
+                break;
+        }
+        case WK_open_reply: {
+                const struct wk_open_reply *b = m.body;
+                mo = model_by_key(s, m.id & ~WORKER_MODEL_BIT);
+                if (mo)
+                        model_on_opened(mo, b->n_ctx, b->context_bytes, b->note);
+                break;
+        }
+        case WK_close_reply:
+                mo = model_by_key(s, m.id & ~WORKER_MODEL_BIT);
+                if (mo)
+                        model_on_closed(mo);
+                break;
+        case WK_out:
+                rq = request_by_id(s, m.id);
+                if (rq && rq->state == REQUEST_RUNNING)
+                        request_on_out(rq, m.body);
+                break;
+        case WK_start_reply:
+                rq = request_by_id(s, m.id);
+                if (rq && rq->state == REQUEST_RUNNING)
+                        request_on_reply(rq, m.body);
+                break;
+        case WK_error:
+                on_error(s, m.id, m.body);
+                break;
+        default:
+                break;
+        }
+        schema_msg_free(&m);
+}
+
+static void lost(struct worker_process *p, const char *how);
+
+static void on_gone(struct channel *c, const struct h_error *err) {
+        struct worker_process *p = of(c);
+
+        /* The process ends or is ended; on_process_exit does the rest. */
+        channel_close(c);
+        if (!p->exited)
+                uv_process_kill(&p->process, SIGKILL);
+}
+
+static void on_released(struct channel *c) {
+        struct worker_process *p = of(c);
+
+        p->released = true;
+        free_if_done(p);
+}
+
+static const struct channel_ops ops = { .on_frame = on_frame, .on_gone = on_gone, .on_released = on_released };
+
+int worker_send(struct server *s, struct buf *b, const int *fds, uint32_t n_fds) {
+        struct worker *w = &s->worker;
+        int r;
+
+        if (!w->process || !w->process->channel.open) {
+                buf_clear(b);
+                return -EPIPE;
+        }
+        r = channel_send(&w->process->channel, b, fds, n_fds);
+        if (r < 0) {
+                log_error(&s->log, "worker %u can't be told something (%s); it is ended", w->pid, strerror(-r));
+                w->killed = "could not be told something";
+                uv_process_kill(&w->process->process, SIGKILL);
+        }
+        return r;
+}
+
+/* ---- life and death ---- */
+
+static void on_backoff(uv_timer_t *t) {
+        start(t->data);
+}
+
+/* Ends a worker that has work and gets nowhere: a kernel that never ends, a deadlock. */
+static void on_check(uv_timer_t *t) {
+        struct server *s = t->data;
+        struct worker *w = &s->worker;
+        uint64_t now = server_now(s), limit = s->config.hang_timeout;
+        bool working = w->state == WORKER_STARTING;
+
+        list_foreach(m, &s->models, struct model, link)
+                working |= (m->state == MODEL_OPENING && m->open_sent) || m->state == MODEL_CLOSING;
+        list_foreach(rq, &s->requests, struct request, link)
+                working |= rq->state == REQUEST_RUNNING && !request_stalled(rq);
+        if (!limit || !w->process || !working) {
+                w->progress_ms = w->beat_ms = now;
+                return;
+        }
+        if (now - w->beat_ms > limit || ((w->busy || w->state == WORKER_STARTING) && now - w->progress_ms > limit)) {
+                log_error(&s->log, "worker %u made no step for %llu ms; it is ended", w->pid,
+                          (unsigned long long)(now - MIN(w->progress_ms, w->beat_ms)));
+                w->killed = "hung and was ended";
+                w->progress_ms = w->beat_ms = now;
+                uv_process_kill(&w->process->process, SIGKILL);
+        }
+}
+
+static void lost(struct worker_process *p, const char *how) {
+        struct server *s = p->server;
+        struct worker *w = &s->worker;
+        bool served = w->ready_ms && server_now(s) - w->ready_ms >= SERVED_MS;
+        struct h_error err = {};
+        uint64_t wait;
+
+        if (!current(p))
+                return;
+        w->process = NULL;
+        w->pid = 0;
+        w->busy = false;
+        w->steps = 0;
+        w->killed = NULL;
+        uv_timer_stop(&w->timer);
+        if (w->state == WORKER_STOPPED)
+                return;
+        log_warning(&s->log, "worker %s", how);
+        w->failures = served ? 1 : w->failures + 1;
+        s->count.worker_restarts++;
+        wait = MIN((uint64_t)BACKOFF_MIN_MS << MIN(w->failures - 1, 16u), (uint64_t)BACKOFF_MAX_MS);
+        w->state = WORKER_BACKOFF;
+        w->ready_ms = 0;
+        models_worker_lost(s, how);
+        if (w->failures >= MAX_FAILURES) {
+                h_error_set(&err, HEARTH_E_worker_lost, "the worker can't be kept running: %s, %u times in a row; the daemon's log says more",
+                            how, w->failures);
+                models_worker_hopeless(s, &err);
+        }
+        uv_timer_start(&w->timer, on_backoff, wait, 0);
+}
+
+static void on_process_closed(uv_handle_t *h) {
+        struct worker_process *p = h->data;
+
+        p->exited = true;
+        free_if_done(p);
+}
+
+static void on_process_exit(uv_process_t *h, int64_t status, int sig) {
+        struct worker_process *p = h->data;
+        char end[96], how[192];
+
+        /* What it sent before its end counts. */
+        while (p->channel.open && frame_reader_fill(&p->channel.in, p->channel.fd) > 0) {
+                struct h_error err = {};
+                struct frame f;
+                while (p->channel.open && frame_reader_next(&p->channel.in, &f, &err) == 1)
+                        on_frame(&p->channel, &f);
+        }
+        channel_close(&p->channel);
+        format_exit(status, sig, end);
+        if (current(p) && p->server->worker.killed)
+                snprintf(how, sizeof(how), "%s", p->server->worker.killed);
+        else
+                snprintf(how, sizeof(how), "%s", end);
+        uv_close((uv_handle_t *)h, on_process_closed);
+        lost(p, how);
+}
+
+static void on_never_started(uv_handle_t *h) {
+        free(h->data);
+}
+
+static void start_failed(struct server *s, const struct h_error *err) {
+        struct worker *w = &s->worker;
+
+        log_error(&s->log, "%s", err->message);
+        w->failures++;
+        w->state = WORKER_BACKOFF;
+        models_worker_hopeless(s, err);
+        uv_timer_start(&w->timer, on_backoff, MIN((uint64_t)BACKOFF_MIN_MS << MIN(w->failures, 16u), (uint64_t)BACKOFF_MAX_MS), 0);
+}
+
+static void start(struct server *s) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct worker *w = &s->worker;
+        struct worker_process *p = NULL;
+        struct wk_hello msg;
+        struct h_error err = {};
+        int fd, r;
+
+        /* After a failure only for somebody who waits. */
+        if (w->state == WORKER_BACKOFF && list_empty(&s->models)) {
+                w->state = WORKER_NONE;
+                return;
+        }
+        wk_init_hello(&msg);
+        msg.version = PROTOCOL;
+        msg.backend = "cpu";
+        msg.threads = s->config.threads;
+        r = wk_encode_hello(&b, 0, &msg, &err);
+        if (r == 0 && !(p = h_new0(struct worker_process, 1)))
+                r = -ENOMEM;
+        if (r < 0) {
+                h_error_from_errno(&err, r, "starting the worker");
+                start_failed(s, &err);
+                return;
+        }
+        p->server = s;
+        p->process.data = p;
+        r = spawn_worker(s, "--serve", &p->process, on_process_exit, &fd, &err);
+        if (r < 0) {
+                if (p->process.loop)
+                        uv_close((uv_handle_t *)&p->process, on_never_started);
+                else
+                        free(p);
+                h_error_from_errno(&err, r, "starting the worker");
+                start_failed(s, &err);
+                return;
+        }
+        w->process = p;
+        w->pid = (uint32_t)p->process.pid;
+        w->state = WORKER_STARTING;
+        worker_touch(s);
+        if (channel_open(&p->channel, &s->loop, fd, wk_schema.max_frame, 0, &ops) < 0) {
+                p->released = true;
+                uv_process_kill(&p->process, SIGKILL);
+                return;
+        }
+        worker_send(s, &b, NULL, 0);
+        uv_timer_start(&w->timer, on_check, CHECK_MS, CHECK_MS);
+}
+
+void worker_init(struct server *s) {
+        s->worker = (struct worker){};
+        uv_timer_init(&s->loop, &s->worker.timer);
+        s->worker.timer.data = s;
+}
+
+void worker_need(struct server *s) {
+        if (s->worker.state == WORKER_NONE)
+                start(s);
+}
+
+void worker_stop(struct server *s) {
+        struct worker *w = &s->worker;
+
+        w->state = WORKER_STOPPED;
+        uv_timer_stop(&w->timer);
+        if (w->process) {
+                channel_close(&w->process->channel); /* it ends when it sees that */
+                uv_process_kill(&w->process->process, SIGTERM);
+        }
+}
