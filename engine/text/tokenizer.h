@@ -18,13 +18,17 @@ struct tok *tok_free(struct tok *t);
 
 enum { TOK_SPECIAL = 1,   /* text of control tokens becomes the control token; without it only user-defined ones match */
        TOK_BOS = 2,       /* add BOS/CLS if the model's metadata says so */
-       TOK_EOS = 4 };     /* add EOS/SEP if the model's metadata says so */
+       TOK_EOS = 4,       /* add EOS/SEP if the model's metadata says so */
+       TOK_CONTINUE = 8 }; /* streams only: text came before, so a first leading space is kept */
 
 struct tok_ids { uint32_t *ids; size_t n, cap; }; /* zero-initialize; tok_ids_free() */
 void tok_ids_free(struct tok_ids *v);
 int tok_ids_push(struct tok_ids *v, uint32_t id);
 
-/* Appends the ids of n bytes of text (any bytes; invalid UTF-8 is encoded bytewise where the vocabulary can). */
+/*
+ * Appends the ids of n bytes of text (any bytes; invalid UTF-8 is encoded bytewise where the vocabulary can).
+ * -EILSEQ: a character that the vocabulary has neither tokens, bytes nor an unknown token for; -E2BIG: over 1 GiB.
+ */
 int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out);
 
 /* Bytes of one token as text; NULL for ids that print nothing. Special tokens give their text. Not NUL-terminated. */

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Encoding: special tokens are cut out of the text first, at each place the
+ * longest one, then each part in between is encoded on its own. Without
+ * TOK_SPECIAL only user-defined tokens are cut out, so control tokens can't be
+ * written in text. Also the questions about single tokens.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "engine/text/tok_internal.h"
+
+void tok_ids_free(struct tok_ids *v) {
+        free(v->ids);
+        *v = (struct tok_ids){ 0 };
+}
+
+int tok_ids_push(struct tok_ids *v, uint32_t id) {
+        if (v->n == v->cap) {
+                size_t cap = v->cap ? 2 * v->cap : 64, bytes;
+                uint32_t *p;
+                if (!size_mul(cap, sizeof(*p), &bytes))
+                        return -E2BIG;
+                p = h_realloc(v->ids, bytes);
+                if (!p)
+                        return -ENOMEM;
+                v->ids = p;
+                v->cap = cap;
+        }
+        v->ids[v->n++] = id;
+        return 0;
+}
+
+static int encode_part(const struct tok *t, struct tok_work *w, const char *p, size_t n) {
+        if (n == 0)
+                return 0;
+        w->out_part = w->out->n;
+        switch (t->model) {
+        case TOK_BPE: return tok_encode_bpe(t, w, p, n);
+        case TOK_SPM: return tok_encode_spm(t, w, p, n);
+        case TOK_UNIGRAM: return tok_encode_unigram(t, w, p, n);
+        case TOK_WORDPIECE: return tok_encode_wordpiece(t, w, p, n);
+        }
+        return -EINVAL;
+}
+
+static int encode_text(const struct tok *t, struct tok_work *w, const char *p, size_t n, unsigned flags) {
+        const struct tok_trie *trie = flags & TOK_SPECIAL ? &t->special : &t->user;
+        const bool *first = flags & TOK_SPECIAL ? t->special_first : t->user_first;
+        size_t part = 0, i = 0;
+        int r = 0;
+
+        while (i < n && r == 0) {
+                uint32_t id = 0;
+                size_t len = first[(uint8_t)p[i]] ? tok_trie_longest(trie, p + i, n - i, &id) : 0;
+                if (len == 0) {
+                        i++;
+                        continue;
+                }
+                r = encode_part(t, w, p + part, i - part);
+                if (r == 0)
+                        r = tok_ids_push(w->out, id);
+                i += len;
+                part = i;
+        }
+        return r < 0 ? r : encode_part(t, w, p + part, n - part);
+}
+
+int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out) {
+        struct tok_work w = { .out = out, .text.limit = 4 * TOK_MAX_TEXT, .word.limit = TOK_MAX_TEXT };
+        size_t before = out->n;
+        int r = 0;
+
+        if (n > TOK_MAX_TEXT)
+                return -E2BIG;
+        if (flags & TOK_BOS && t->first_id >= 0)
+                r = tok_ids_push(out, (uint32_t)t->first_id);
+        if (r == 0)
+                r = encode_text(t, &w, text, n, flags);
+        if (r == 0 && flags & TOK_EOS && t->last_id >= 0)
+                r = tok_ids_push(out, (uint32_t)t->last_id);
+        if (r < 0)
+                out->n = before;
+        tok_work_free(&w);
+        return r;
+}
+
+/* ---- single tokens ------------------------------------------------------- */
+
+const char *tok_piece(const struct tok *t, uint32_t id, size_t *ret_n) {
+        struct gguf_str s;
+
+        *ret_n = 0;
+        if (id >= t->n_vocab)
+                return NULL;
+        s = tok_str(&t->piece, id);
+        if (s.n == 0)
+                return NULL;
+        *ret_n = s.n;
+        return s.p;
+}
+
+enum tok_kind tok_kind(const struct tok *t, uint32_t id) {
+        return id < t->n_vocab ? (enum tok_kind)t->kind[id] : TOK_UNUSED;
+}
+
+uint32_t tok_n_vocab(const struct tok *t) {
+        return t->n_vocab;
+}
+
+bool tok_is_eog(const struct tok *t, uint32_t id) {
+        return id < t->n_vocab && (t->eog[id / 64] >> (id % 64) & 1);
+}
+
+int64_t tok_special_id(const struct tok *t, enum tok_special which) {
+        return (unsigned)which < _TOK_ID_MAX ? t->special_id[which] : -1;
+}
