@@ -25,6 +25,7 @@
 #include "engine/image.h"
 
 #define HASH_PIECE ((uint64_t)4 << 20)
+#define STRIPE_BYTES ((uint64_t)1 << 20)
 #define MAX_THREADS 8u
 
 _Static_assert(IMAGE_HASH == BLAKE2B_DIGEST, "the image's hash is a BLAKE2b digest");
@@ -44,63 +45,109 @@ struct fill {
         int r;
 };
 
-/* Digest of a tensor: the digest of its pieces' digests. */
-static void hash_tensor(const uint8_t *p, uint64_t n, uint8_t digest[BLAKE2B_DIGEST]) {
-        struct blake2b all, one;
-        uint8_t d[BLAKE2B_DIGEST];
+/* Digest of a tensor: the digest of its pieces' digests. Bytes may come in any portions. */
+struct tensor_hash {
+        struct blake2b all, piece;
+        uint64_t n; /* bytes in the piece */
+};
 
-        blake2b_init(&all);
-        for (uint64_t at = 0; at < n; at += HASH_PIECE) {
-                blake2b_init(&one);
-                blake2b_update(&one, p + at, MIN(HASH_PIECE, n - at));
-                blake2b_final(&one, d);
-                blake2b_update(&all, d, sizeof(d));
-        }
-        blake2b_final(&all, digest);
+static void hash_begin(struct tensor_hash *h) {
+        blake2b_init(&h->all);
+        blake2b_init(&h->piece);
+        h->n = 0;
 }
 
-static int place(const struct image_tensor_plan *t, const struct k_ops *ops, const uint8_t *src, uint8_t *dst) {
-        uint64_t rows, cols, n, one = t->src->bytes;
+static void hash_end_piece(struct tensor_hash *h) {
+        uint8_t d[BLAKE2B_DIGEST];
 
-        image_row_shape(&t->row, &rows, &cols, &n);
-        if (t->decode) {
-                k_decode(t->src->type, src, (float *)dst, rows * cols * n);
-                return 0;
+        blake2b_final(&h->piece, d);
+        blake2b_update(&h->all, d, sizeof(d));
+        blake2b_init(&h->piece);
+        h->n = 0;
+}
+
+static void hash_add(struct tensor_hash *h, const uint8_t *p, uint64_t n) {
+        while (n > 0) {
+                uint64_t k = MIN(n, HASH_PIECE - h->n);
+                blake2b_update(&h->piece, p, k);
+                p += k;
+                n -= k;
+                h->n += k;
+                if (h->n == HASH_PIECE)
+                        hash_end_piece(h);
         }
-        one /= n;
-        for (uint64_t i = 0; i < n; i++) {
-                int r = ops->repack(t->row.type, t->row.layout, (uint32_t)rows, (uint32_t)cols, src + i * one,
-                                    dst + i * t->row.stride);
+}
+
+static void hash_finish(struct tensor_hash *h, uint8_t digest[BLAKE2B_DIGEST]) {
+        if (h->n > 0)
+                hash_end_piece(h);
+        blake2b_final(&h->all, digest);
+}
+
+/* In the file's own layout the bytes go straight to their place. */
+static int fill_verbatim(struct fill *f, const struct image_tensor_plan *t, struct tensor_hash *h, struct h_error *err) {
+        uint8_t *dst = f->map + t->row.offset;
+
+        for (uint64_t at = 0; at < t->src->bytes; at += HASH_PIECE) {
+                uint64_t n = MIN(HASH_PIECE, t->src->bytes - at);
+                int r = image_source_read(f->s, t->src->part, dst + at, n, t->src->offset + at, err);
                 if (r < 0)
                         return r;
+                hash_add(h, dst + at, n);
+        }
+        return 0;
+}
+
+/*
+ * Through a buffer. K_LAYOUT_CPU is a run of panels of rows (kernels/cpu), so a
+ * matrix can be packed in stripes; other layouts take a whole matrix at a time.
+ */
+static int fill_packed(struct fill *f, const struct image_tensor_plan *t, struct tensor_hash *h, struct h_error *err) {
+        uint64_t rows, cols, n, row_bytes, stripe;
+        _cleanup_(freep) uint8_t *buf = NULL;
+
+        image_row_shape(&t->row, &rows, &cols, &n);
+        row_bytes = t->src->bytes / n / rows;
+        stripe = t->decode || t->row.layout == K_LAYOUT_CPU ? MAX(STRIPE_BYTES / row_bytes / 64 * 64, 64u) : rows;
+        stripe = MIN(stripe, rows);
+        buf = h_malloc(stripe * row_bytes);
+        if (!buf)
+                return h_error_counts(err, HEARTH_E_no_memory, stripe * row_bytes, 0,
+                                      "tensor %s: no memory to rearrange %llu bytes", t->row.name,
+                                      (unsigned long long)(stripe * row_bytes));
+        for (uint64_t i = 0; i < n; i++) {
+                uint8_t *dst = f->map + t->row.offset + i * t->row.stride;
+                for (uint64_t at = 0; at < rows; at += stripe) {
+                        uint64_t k = MIN(stripe, rows - at);
+                        int r = image_source_read(f->s, t->src->part, buf, k * row_bytes,
+                                                  t->src->offset + (i * rows + at) * row_bytes, err);
+                        if (r < 0)
+                                return r;
+                        hash_add(h, buf, k * row_bytes);
+                        if (t->decode) {
+                                k_decode(t->src->type, buf, (float *)dst + at * cols, k * cols);
+                                continue;
+                        }
+                        r = f->p->ops->repack(t->row.type, t->row.layout, (uint32_t)k, (uint32_t)cols, buf, dst);
+                        if (r < 0)
+                                return h_error_set(err, HEARTH_E_internal, "tensor %s: can't be packed: %s",
+                                                   t->row.name, strerror(-r));
+                        dst += f->p->ops->layout_bytes(t->row.type, t->row.layout, (uint32_t)k, (uint32_t)cols);
+                }
         }
         return 0;
 }
 
 static int fill_tensor(struct fill *f, uint32_t i, struct h_error *err) {
         const struct image_tensor_plan *t = &f->p->tensor[i];
-        uint8_t *dst = f->map + t->row.offset;
-        _cleanup_(freep) uint8_t *buf = NULL;
+        struct tensor_hash h;
         int r;
 
-        /* In the file's own layout the bytes go straight to their place. */
-        if (t->decode || t->row.layout != K_LAYOUT_FILE) {
-                buf = h_malloc(t->src->bytes);
-                if (!buf)
-                        return h_error_counts(err, HEARTH_E_no_memory, t->src->bytes, 0,
-                                              "tensor %s: no memory to rearrange %llu bytes", t->row.name,
-                                              (unsigned long long)t->src->bytes);
-        }
-        r = image_source_read(f->s, t->src->part, buf ? buf : dst, t->src->bytes, t->src->offset, err);
+        hash_begin(&h);
+        r = t->decode || t->row.layout != K_LAYOUT_FILE ? fill_packed(f, t, &h, err) : fill_verbatim(f, t, &h, err);
         if (r < 0)
                 return r;
-        hash_tensor(buf ? buf : dst, t->src->bytes, f->digest[i]);
-        if (buf) {
-                r = place(t, f->p->ops, buf, dst);
-                if (r < 0)
-                        return h_error_set(err, HEARTH_E_internal, "tensor %s: can't be packed: %s", t->row.name,
-                                           strerror(-r));
-        }
+        hash_finish(&h, f->digest[i]);
         atomic_fetch_add(&f->done, t->src->bytes);
         return 0;
 }

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CUDA backend's names mean in a build without it. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "kernels/kernels.h"
+
+const struct k_ops *k_cuda_ops(void) {
+        return NULL;
+}
+
+int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, char why[256]) {
+        snprintf(why, 256, "this build has no CUDA backend");
+        return -ENOSYS;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench: tokens per second with fixed tokens and no sampling, medians of
+ * --repeat runs after one that isn't counted. 'depth' tokens are in the cache
+ * before prefill and decode are timed; 'batch' sequences decode side by side.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "probe.h"
+
+struct bench {
+        const struct options *o;
+        struct probe *p;
+        uint32_t *ids;   /* enough for depth + prefill */
+        eng_seq *seq;    /* [batch] */
+        struct eng_item *items;
+        struct eng_result *res;
+};
+
+static int double_compare(const void *a, const void *b) {
+        double x = *(const double *)a, y = *(const double *)b;
+        return (x > y) - (x < y);
+}
+
+static double median(double *v, uint32_t n) {
+        qsort(v, n, sizeof(*v), double_compare);
+        return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static int new_sequences(struct bench *b, uint32_t n) {
+        for (uint32_t i = 0; i < n; i++)
+                if (eng_seq_new(b->p->context, &b->seq[i]) < 0)
+                        return 70;
+        return 0;
+}
+
+static int fill_depth(struct bench *b, uint32_t n) {
+        int r = 0;
+        for (uint32_t i = 0; r == 0 && b->o->depth && i < n; i++)
+                r = feed(b->p, b->o, b->seq[i], b->ids, b->o->depth, ENG_ROLE_PROMPT, false, NULL, NULL);
+        return r;
+}
+
+static void drop_sequences(struct bench *b, uint32_t n) {
+        for (uint32_t i = 0; i < n; i++)
+                eng_seq_free(b->p->context, b->seq[i]);
+}
+
+static int ignore_row(void *ud, uint32_t pos, const float *logits) {
+        (void)ud;
+        (void)pos;
+        (void)logits;
+        return 0;
+}
+
+static int time_prefill(struct bench *b, double *ret) {
+        double t0;
+        int r = new_sequences(b, 1);
+
+        if (r == 0)
+                r = fill_depth(b, 1);
+        t0 = now_seconds();
+        if (r == 0 && b->o->prefill)
+                r = feed(b->p, b->o, b->seq[0], b->ids, b->o->prefill, ENG_ROLE_PROMPT, false, ignore_row, NULL);
+        *ret = b->o->prefill / (now_seconds() - t0);
+        drop_sequences(b, 1);
+        return r;
+}
+
+static int time_decode(struct bench *b, double *ret) {
+        uint32_t n = b->o->batch, token;
+        double t0;
+        int r = new_sequences(b, n);
+
+        if (r == 0)
+                r = fill_depth(b, n);
+        t0 = now_seconds();
+        for (uint32_t step = 0; r == 0 && step < b->o->decode; step++) {
+                struct h_error err = { 0 };
+                token = b->ids[step % 64];
+                for (uint32_t i = 0; i < n; i++)
+                        b->items[i] = (struct eng_item){ .seq = b->seq[i], .tokens = &token, .n = 1,
+                                                         .role = ENG_ROLE_GENERATED, .want = ENG_WANT_LOGITS_LAST };
+                r = eng_step(b->p->context, b->items, n, b->res, &err);
+                if (r != 0)
+                        r = probe_fail(&err, r);
+        }
+        *ret = (double)b->o->decode * n / (now_seconds() - t0);
+        drop_sequences(b, n);
+        return r;
+}
+
+static int run(struct bench *b, double *ret_prefill, double *ret_decode) {
+        uint32_t k = MAX(b->o->repeat, 1u);
+        double *pre = h_new0(double, k), *dec = h_new0(double, k), warm;
+        int r = pre && dec ? 0 : 71;
+
+        if (r == 0 && b->o->prefill)
+                r = time_prefill(b, &warm);
+        for (uint32_t i = 0; r == 0 && i < k; i++) {
+                if (b->o->prefill)
+                        r = time_prefill(b, &pre[i]);
+                if (r == 0 && b->o->decode)
+                        r = time_decode(b, &dec[i]);
+        }
+        if (r == 0) {
+                *ret_prefill = median(pre, k);
+                *ret_decode = median(dec, k);
+        }
+        free(pre);
+        free(dec);
+        return r;
+}
+
+static void report(const struct options *o, struct probe *p, const struct eng_memory *mem, double pre, double dec) {
+        const struct eng_model_info *info = eng_model_info(p->model);
+
+        if (o->json)
+                printf("{\"model\": \"%s\", \"type\": \"%s\", \"device\": \"%s\", \"prefill\": %u, \"decode\": %u, "
+                       "\"depth\": %u, \"batch\": %u, \"repeat\": %u, \"prefill_tok_s\": %.2f, \"decode_tok_s\": %.2f, "
+                       "\"load_s\": %.3f, \"peak_bytes\": %llu, \"planned_bytes\": %llu}\n",
+                       info->name, info->type, eng_device_describe(p->device), o->prefill, o->decode, o->depth,
+                       o->batch, o->repeat, pre, dec, p->load_seconds, (unsigned long long)peak_bytes(),
+                       (unsigned long long)mem->total);
+        else
+                printf("%s %s, %s\nprefill %u at depth %u: %.1f tok/s\ndecode %u at depth %u, batch %u: %.1f tok/s\n"
+                       "load %.2f s, peak %.1f MB, planned %.1f MB\n", info->name, info->type,
+                       eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, dec,
+                       p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6);
+}
+
+int cmd_bench(const struct options *o) {
+        uint32_t n_ids = MAX(MAX(o->depth, o->prefill), 64u), n_vocab, rows = o->chunk ? o->chunk : 512;
+        struct eng_limits l = { .n_places = MAX(o->batch, 1u), .n_ctx = o->depth + MAX(MAX(o->prefill, o->decode), 1u),
+                                .n_rows = MAX(rows, o->batch), .kv = o->kv };
+        struct probe p = { 0 };
+        struct bench b = { .o = o, .p = &p };
+        struct eng_memory mem = { 0 };
+        double pre = 0, dec = 0;
+        int r;
+
+        r = probe_open(o, &p);
+        if (r)
+                return r;
+        n_vocab = eng_model_info(p.model)->n_vocab;
+        r = probe_context(&p, &l);
+        b.ids = h_new0(uint32_t, n_ids);
+        b.seq = h_new0(eng_seq, l.n_places);
+        b.items = h_new0(struct eng_item, l.n_places);
+        b.res = h_new0(struct eng_result, l.n_places);
+        if (r == 0 && (!b.ids || !b.seq || !b.items || !b.res))
+                r = 71;
+        for (uint32_t i = 0; r == 0 && i < n_ids; i++)
+                b.ids[i] = (uint32_t)((i * 2654435761u + 12345u) % n_vocab);
+        if (r == 0)
+                r = run(&b, &pre, &dec);
+        if (r == 0 && eng_plan(p.model, eng_context_limits(p.context), UINT64_MAX, &mem, NULL) == 0)
+                report(o, &p, &mem, pre, dec);
+        free(b.ids);
+        free(b.seq);
+        free(b.items);
+        free(b.res);
+        probe_close(&p);
+        return r;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options and the choice of the job. */
+#include <getopt.h>
+#include <string.h>
+
+#include "probe.h"
+
+static const struct { const char *name; int (*run)(const struct options *); const char *usage; } commands[] = {
+        { "logits", cmd_logits, "--model F --tokens 1,2,3 [--positions last|all|i,j] [--prompt N] --out F.npy" },
+        { "greedy", cmd_greedy, "--model F --tokens 1,2,3 --n 32" },
+        { "perplexity", cmd_perplexity, "--model F --text-file F [--window 1024] [--windows N]" },
+        { "tokenize", cmd_tokenize, "--model F --jsonl F [--no-special]" },
+        { "detokenize", cmd_detokenize, "--model F --jsonl F" },
+        { "render", cmd_render, "--template F --jsonl F" },
+        { "dequant", cmd_dequant, "--type T --in F --out F.f32" },
+        { "bench", cmd_bench, "--model F [--prefill 512] [--decode 128] [--depth 0] [--batch 1] [--repeat 3] [--json]" },
+        { "mtp", cmd_mtp, "--model F --tokens 1,2,3 --out F.npy" },
+        { "embed", cmd_embed, "--model F --tokens 1,2,3 --out F.npy [--normalize]" },
+        { "generate", cmd_generate, "--model F --in TEXT [--n 64]: the text continued greedily, on stdout" },
+};
+
+static int usage(void) {
+        fprintf(stderr, "hearth-probe COMMAND OPTIONS\n\n");
+        for (size_t i = 0; i < ELEMENTSOF(commands); i++)
+                fprintf(stderr, "  %-11s %s\n", commands[i].name, commands[i].usage);
+        fprintf(stderr, "\nwith a model: [--backend cpu|cuda] [--kv f32|f16|bf16|q8_0|q4_0] [--threads N] [--exact]\n"
+                "  [--variant auto|scalar|portable|avx2|avx512] [--chunk N] [--ctx N]\n"
+                "--tokens @FILE reads the ids from a file; --prompt N: ids after the first N are fed one at a time as "
+                "generated tokens.\n");
+        return 64;
+}
+
+static int number(const char *text, uint32_t *ret) {
+        char *end;
+        unsigned long v = strtoul(text, &end, 10);
+        if (*text == 0 || *end != 0 || v > UINT32_MAX) {
+                fprintf(stderr, "hearth-probe: \"%s\" is no number\n", text);
+                return 64;
+        }
+        *ret = (uint32_t)v;
+        return 0;
+}
+
+static int choice(const char *text, const char *const *names, int *ret) {
+        for (int i = 0; names[i]; i++)
+                if (strcmp(text, names[i]) == 0) {
+                        *ret = i;
+                        return 0;
+                }
+        fprintf(stderr, "hearth-probe: \"%s\" is none of:", text);
+        for (int i = 0; names[i]; i++)
+                fprintf(stderr, " %s", names[i]);
+        fprintf(stderr, "\n");
+        return 64;
+}
+
+enum { BACKEND = 1000, KV, FIRST_STRING, FIRST_NUMBER = 2000, FIRST_FLAG = 3000 };
+
+static int parse(int argc, char **argv, struct options *o) {
+        static const char *const backends[] = { "cpu", "cuda", NULL };
+        static const char *const kvs[] = { "f16", "f32", "bf16", "q8_0", "q4_0", NULL }; /* enum eng_kv_type */
+        struct { const char *name; const char **at; } strings[] = {
+                { "model", &o->model }, { "tokens", &o->tokens }, { "positions", &o->positions }, { "out", &o->out },
+                { "in", &o->in }, { "type", &o->type }, { "text-file", &o->text_file }, { "jsonl", &o->jsonl },
+                { "template", &o->template_file }, { "variant", &o->variant },
+        };
+        struct { const char *name; uint32_t *at; } numbers[] = {
+                { "threads", &o->threads }, { "chunk", &o->chunk }, { "n", &o->n }, { "window", &o->window },
+                { "windows", &o->n_windows }, { "prefill", &o->prefill }, { "decode", &o->decode },
+                { "depth", &o->depth }, { "batch", &o->batch }, { "ctx", &o->ctx }, { "prompt", &o->prompt },
+                { "repeat", &o->repeat },
+        };
+        struct { const char *name; bool *at; } flags[] = {
+                { "exact", &o->exact }, { "no-special", &o->no_special }, { "json", &o->json },
+                { "normalize", &o->normalize },
+        };
+        struct option longs[ELEMENTSOF(strings) + ELEMENTSOF(numbers) + ELEMENTSOF(flags) + 3] = {
+                { "backend", required_argument, NULL, BACKEND }, { "kv", required_argument, NULL, KV },
+        };
+        size_t n = 2;
+        int k, v, r = 0;
+
+        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
+                longs[n++] = (struct option){ strings[i].name, required_argument, NULL, FIRST_STRING + (int)i };
+        for (size_t i = 0; i < ELEMENTSOF(numbers); i++)
+                longs[n++] = (struct option){ numbers[i].name, required_argument, NULL, FIRST_NUMBER + (int)i };
+        for (size_t i = 0; i < ELEMENTSOF(flags); i++)
+                longs[n++] = (struct option){ flags[i].name, no_argument, NULL, FIRST_FLAG + (int)i };
+        while (r == 0 && (k = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+                if (k == '?')
+                        return usage();
+                if (k == BACKEND) {
+                        r = choice(optarg, backends, &v);
+                        o->backend = r ? o->backend : (enum eng_backend)v;
+                } else if (k == KV) {
+                        r = choice(optarg, kvs, &v);
+                        o->kv = r ? o->kv : (enum eng_kv_type)v;
+                } else if (k >= FIRST_FLAG)
+                        *flags[k - FIRST_FLAG].at = true;
+                else if (k >= FIRST_NUMBER)
+                        r = number(optarg, numbers[k - FIRST_NUMBER].at);
+                else
+                        *strings[k - FIRST_STRING].at = optarg;
+        }
+        if (r == 0 && optind < argc)
+                return usage();
+        return r;
+}
+
+int main(int argc, char **argv) {
+        struct options o = { .n = 32, .window = 1024, .prefill = 512, .decode = 128, .batch = 1, .repeat = 3 };
+
+        for (size_t i = 0; argc > 1 && i < ELEMENTSOF(commands); i++)
+                if (strcmp(argv[1], commands[i].name) == 0) {
+                        int r = parse(argc - 1, argv + 1, &o);
+                        return r ? r : commands[i].run(&o);
+                }
+        return usage();
+}
