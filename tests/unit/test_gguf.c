@@ -66,7 +66,7 @@ static void good(struct buf *b, uint32_t version) {
         tensor_info(b, "a.weight", 1, dim_32, 0, 0);
         tensor_info(b, "b.weight", 2, dim_64x2, 2, 128);
         pad(b, 64);
-        for (int i = 0; i < 128 + 128; i++)
+        for (int i = 0; i < 128 + 4 * 18; i++) /* to the last tensor's last byte */
                 put(b, &yes, 1);
         buf_free(&strings);
 }
