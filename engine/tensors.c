@@ -117,6 +117,9 @@ static int find_scale(const struct tensors *t, const char *name, uint32_t n, str
 
         if (len < 7 || strcmp(name + len - 7, ".weight") != 0)
                 return 0;
+        /* A router's ".scale" belongs to the norm of its input (gemma4), not to its product. */
+        if (strstr(name, "ffn_gate_inp.weight"))
+                return 0;
         snprintf(scale, sizeof(scale), "%.*s.scale", (int)(len - 7), name);
         r = image_find(t->im, scale);
         if (!r)

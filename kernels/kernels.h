@@ -56,7 +56,7 @@ struct k_batch {
         uint32_t n_seq;            /* sequences in this batch */
         const uint32_t *token;     /* [n] ids */
         const int32_t *pos;        /* [n] absolute positions */
-        const uint32_t *seq;       /* [n] index into the per-sequence arrays below */
+        const uint32_t *seq;       /* [n] index into the per-sequence arrays below; rows of one sequence are adjacent */
         const uint32_t *state_in;  /* [n_seq] recurrent-state slot each sequence continues from */
         const uint32_t *state_out; /* [n] slot each row's new state is written to, UINT32_MAX: none kept.
                                       Rows of one sequence are in position order; row i+1 continues from row i. */
@@ -202,7 +202,7 @@ struct k_delta_args { /* gated delta net, one layer: conv, silu, norms, recurren
 };
 
 struct k_shortconv_args { /* lfm2: gated short convolution; bcx = [b | c | x] each d wide */
-        const float *bcx; size_t stride; uint32_t d, conv;
+        float *bcx; size_t stride; uint32_t d, conv; /* clobbered */
         const float *conv_w; float *conv_state; /* as above with channels = d */
         struct k_act *out;
 };

@@ -93,8 +93,6 @@ static void gemma4_experts(struct arch_ctx *c, uint32_t i) {
         vec(c, &l->ffn.dense_out_norm, E, "blk.%u.post_ffw_norm_1.weight", i);
         vec(c, &l->ffn.exp_in_norm, E, "blk.%u.pre_ffw_norm_2.weight", i);
         vec(c, &l->ffn.exp_out_norm, E, "blk.%u.post_ffw_norm_2.weight", i);
-        /* the scale above is a norm's weights, not the router's product's */
-        l->ffn.router.scale = NULL;
 }
 
 static void gemma4_layer_extras(struct arch_ctx *c, uint32_t i) {

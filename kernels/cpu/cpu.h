@@ -15,6 +15,22 @@
 #include "kernels/kernels.h"
 
 struct k_cpu_linear_isa; /* kernels/cpu/linear.h */
+struct k_cpu_run;        /* kernels/cpu/ops.h */
+
+#define K_ROPE_SLOTS 2u
+#define K_ROPE_DIMS 512u /* heads that rotate more have their angles computed per row */
+
+/* Buffers of the op_*.c files, taken by k_cpu_ops_reserve(). */
+struct k_cpu_ops {
+        uint32_t max_rows;
+        struct k_cpu_run *run;   /* [max_rows] */
+        uint32_t *tile;          /* [max_rows + 1] attention: first row of each tile */
+        float *rope;             /* [K_ROPE_SLOTS][max_rows][K_ROPE_DIMS] cos then sin of this batch's rows */
+        const struct k_rope_params *rope_of[K_ROPE_SLOTS]; /* whose angles a slot holds; cleared by batch_begin */
+        uint32_t rope_rows[K_ROPE_SLOTS];
+        float *partial;          /* attention over splits of keys */
+        size_t partial_floats;
+};
 
 struct k_cpu {
         struct k_dev base;
@@ -31,6 +47,8 @@ struct k_cpu {
         uint8_t *panel;       /* linear's own scratch, per worker, taken at open */
         uint8_t *image;       /* activation images where k_act has no q; sized by reserve() */
         size_t image_bytes;
+
+        struct k_cpu_ops ops;
 
         char describe[128];
         char error[128];
@@ -85,7 +103,7 @@ void k_cpu_gemm_rows(struct k_cpu *cpu, uint32_t worker, const struct k_cpu_gemm
 void k_cpu_weight_row(const struct k_weight *w, uint32_t expert, uint32_t row, float *dst);
 
 /* The ops. */
-int k_cpu_embed(struct k_dev *, const struct k_batch *, const struct k_weight *w, float scale, struct k_act *out);
+int k_cpu_embed(struct k_dev *, const struct k_batch *, const struct k_embed_args *);
 int k_cpu_norm(struct k_dev *, const struct k_batch *, const struct k_norm_args *);
 int k_cpu_linear(struct k_dev *, const struct k_batch *, const struct k_linear_args *);
 int k_cpu_head_linear(struct k_dev *, const struct k_batch *, const struct k_head_linear_args *);

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/layout.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/ops.h"
 
 #include "base/alloc.h"
 
@@ -20,6 +21,7 @@ static void cpu_close(struct k_dev *dev) {
         if (!cpu)
                 return;
         k_pool_free(cpu->pool);
+        k_cpu_ops_free(cpu);
         free(cpu->scratch);
         free(cpu->image);
         free(cpu->panel);
@@ -93,23 +95,22 @@ static int cpu_sync(struct k_dev *dev) {
 
 static int cpu_batch(struct k_dev *dev, struct k_batch *batch) {
         (void)dev;
-        (void)batch; /* host arrays are used in place */
+        (void)batch;
         return 0;
 }
 
-/* Per worker, plus room for one image of the widest activations. */
+/* Room for one image of the widest activations, and what the ops take for each worker. */
 static size_t cpu_dev_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
-        (void)n_head;
-        (void)n_ctx;
-        return k_cpu_image_bytes(max_rows, max_cols);
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+        return k_cpu_image_bytes(max_rows, max_cols) +
+               k_cpu_ops_bytes(n > 0 ? (uint32_t)n : 1, max_rows, max_cols, n_head, n_ctx);
 }
 
 static int cpu_reserve(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
         struct k_cpu *cpu = k_cpu(dev);
         size_t image = k_cpu_image_bytes(max_rows, max_cols);
 
-        (void)n_head;
-        (void)n_ctx;
         if (image > cpu->image_bytes) {
                 uint8_t *p = h_aligned_alloc(64, image);
                 if (!p)
@@ -118,7 +119,7 @@ static int cpu_reserve(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, 
                 cpu->image = p;
                 cpu->image_bytes = image;
         }
-        return 0;
+        return k_cpu_ops_reserve(cpu, max_rows, max_cols, n_head, n_ctx);
 }
 
 static const struct k_ops cpu_ops = {
@@ -140,9 +141,20 @@ static const struct k_ops cpu_ops = {
         .act_q_bytes = k_cpu_image_bytes,
         .dev_scratch = cpu_dev_scratch,
         .reserve = cpu_reserve,
-        .batch_begin = cpu_batch,
+        .batch_begin = k_cpu_batch_begin,
         .batch_end = cpu_batch,
+        .moe_scratch = k_cpu_moe_scratch,
+        .embed = k_cpu_embed,
+        .norm = k_cpu_norm,
         .linear = k_cpu_linear,
+        .head_linear = k_cpu_head_linear,
+        .glu = k_cpu_glu,
+        .qkv = k_cpu_qkv,
+        .attention = k_cpu_attention,
+        .delta = k_cpu_delta,
+        .shortconv = k_cpu_shortconv,
+        .moe = k_cpu_moe,
+        .elem = k_cpu_elem,
 };
 
 const struct k_ops *k_cpu_ops(void) {
