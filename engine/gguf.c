@@ -362,6 +362,19 @@ static int check_overlap(const struct gguf *g, struct h_error *err) {
 
 /* ---- the file ---------------------------------------------------------- */
 
+/* 'least': the fewest bytes one of them takes. */
+static int check_count(struct cursor *c, uint64_t n, uint64_t max, uint64_t least, const char *what) {
+        if (n > max)
+                return bad(c, "%llu %s; at most %llu are allowed", (unsigned long long)n, what,
+                           (unsigned long long)max);
+        if (n > (c->file_size - c->pos) / least)
+                return h_error_counts(c->err, HEARTH_E_model_truncated, n, (c->file_size - c->pos) / least,
+                                      "offset %zu: %llu %s, the file has room for %llu", c->pos,
+                                      (unsigned long long)n, what,
+                                      (unsigned long long)((c->file_size - c->pos) / least));
+        return 0;
+}
+
 static int parse_header(struct cursor *c, struct gguf *g, uint64_t *ret_kv, uint64_t *ret_tensors) {
         int r;
 
@@ -384,16 +397,13 @@ static int parse_header(struct cursor *c, struct gguf *g, uint64_t *ret_kv, uint
         r = read_u64(c, ret_tensors, "the tensor count");
         if (r < 0)
                 return r;
-        if (*ret_tensors > MAX_TENSORS || *ret_tensors > c->file_size / 24)
-                return bad(c, "%llu tensors; at most %u are allowed and the file must have room for them",
-                           (unsigned long long)*ret_tensors, MAX_TENSORS);
+        r = check_count(c, *ret_tensors, MAX_TENSORS, 33, "tensors");
+        if (r < 0)
+                return r;
         r = read_u64(c, ret_kv, "the key count");
         if (r < 0)
                 return r;
-        if (*ret_kv > MAX_KV || *ret_kv > c->file_size / 13)
-                return bad(c, "%llu keys; at most %u are allowed and the file must have room for them",
-                           (unsigned long long)*ret_kv, MAX_KV);
-        return 0;
+        return check_count(c, *ret_kv, MAX_KV, 13, "keys");
 }
 
 static int parse_alignment(struct parsed *p, struct h_error *err) {

@@ -2,14 +2,24 @@
 /* render: chat templates, one conversation a line. */
 #include <jansson.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/text/template.h"
 #include "probe.h"
 
+/* Seconds since the epoch, or "YYYY-MM-DDTHH:MM:SS" in UTC. */
+static int64_t parse_now(const json_t *j) {
+        struct tm tm = { 0 };
+
+        if (json_is_string(j) && strptime(json_string_value(j), "%Y-%m-%dT%H:%M:%S", &tm))
+                return (int64_t)timegm(&tm);
+        return json_integer_value(j);
+}
+
 static int render_line(void *ud, const char *line, size_t n) {
         const struct tmpl *t = ud;
         json_error_t je;
-        json_t *root = json_loadb(line, n, 0, &je), *reply = NULL;
+        json_t *root = json_loadb(line, n, JSON_ALLOW_NUL, &je), *reply = NULL;
         struct tmpl_input in = { 0 };
         struct tmpl_output out = { 0 };
         struct h_error err = { 0 };
@@ -22,13 +32,15 @@ static int render_line(void *ud, const char *line, size_t n) {
                 return 65;
         }
         in.messages = json_object_get(root, "messages");
+        if (json_is_null(in.messages))
+                in.messages = NULL;
         in.tools = json_object_get(root, "tools");
         if (json_is_null(in.tools))
                 in.tools = NULL;
         in.vars = json_object_get(root, "vars");
         if (json_is_null(in.vars))
                 in.vars = NULL;
-        in.now = json_integer_value(json_object_get(root, "now"));
+        in.now = parse_now(json_object_get(root, "now"));
         r = tmpl_render(t, &in, &out, &err);
         if (r >= 0) {
                 reply = json_object();

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* load and unload. */
+#include <string.h>
+
+#include "client/cli/commands.h"
+
+static const enum opt_id load_options[] = { O_context, O_slots, O_kv, O_pin, CLI_COMMON_OPTIONS, O_END };
+static const enum opt_id unload_options[] = { O_force, CLI_COMMON_OPTIONS, O_END };
+
+/* What happened is for people, so on stderr; and only where one is likely to look. */
+static int show_loaded(struct cli *c, const struct hearth_result *r) {
+        const struct hearth_loaded *l = r->loaded;
+        char bytes[16], time[16];
+
+        if (!c->err_tty)
+                return 0;
+        cli_human_bytes(l->bytes, bytes);
+        cli_human_time(l->load_us / 1000, time);
+        if (l->load_us == 0)
+                fprintf(stderr, "%s was loaded already", l->model);
+        else
+                fprintf(stderr, "%s is loaded: %s in %s%s", l->model, bytes, time, l->cached ? ", nothing read from disk" : "");
+        fprintf(stderr, ", context %u, %u %s\n", l->n_ctx, l->slots, l->slots == 1 ? "slot" : "slots");
+        return 0;
+}
+
+static int run_load(struct cli *c) {
+        struct cli_simple s = { .cli = c, .show = show_loaded };
+        struct cli_source source = {};
+        struct hearth_load l;
+        int r;
+
+        if (c->n_words != 1)
+                return cli_fail(c, EX_USAGE, "load takes one model: a name from `hearth models`, or the path of a GGUF file");
+        hearth_load_init(&l, sizeof(l));
+        l.n_ctx = c->args.context;
+        l.slots = c->args.slots;
+        l.kv = c->args.kv;
+        l.pin = c->args.pin;
+        r = cli_open_source(c, c->words[0], &source);
+        if (!r)
+                r = cli_connect(c, CLI_START);
+        l.model = source.src;
+        c->started_us = cli_now_us();
+        if (!r)
+                r = cli_simple_wait(c, &s, hearth_load(c->client, &l, &cli_simple_events, &s, &c->current));
+        cli_source_close(&source);
+        return r;
+}
+
+static int show_unloaded(struct cli *c, const struct hearth_result *r) {
+        char bytes[16];
+
+        cli_human_bytes(r->freed_bytes, bytes);
+        if (c->err_tty)
+                fprintf(stderr, "%s is unloaded: %s given back\n", c->words[0], bytes);
+        return 0;
+}
+
+static int run_unload(struct cli *c) {
+        struct cli_simple s = { .cli = c, .show = show_unloaded };
+        int r;
+
+        if (c->n_words != 1)
+                return cli_fail(c, EX_USAGE, "unload takes one model's name; `hearth models` lists them");
+        r = cli_connect(c, CLI_NO_START);
+        return r ? r : cli_simple_wait(c, &s, hearth_unload(c->client, c->words[0], c->args.force, &cli_simple_events, &s, &c->current));
+}
+
+const struct cli_command cli_cmd_load = {
+        .name = "load", .synopsis = "MODEL", .summary = "make a model resident",
+        .options = load_options, .run = run_load, .models = true,
+};
+const struct cli_command cli_cmd_unload = {
+        .name = "unload", .synopsis = "MODEL", .summary = "give a model's memory back",
+        .options = unload_options, .run = run_unload, .models = true,
+};

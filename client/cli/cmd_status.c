@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* status and version. */
+#include <jansson.h>
+
+#include "client/cli/commands.h"
+#include "ipc/wire.h"
+
+static const enum opt_id status_options[] = { O_json, CLI_COMMON_OPTIONS, O_END };
+static const enum opt_id version_options[] = { O_socket, O_help, O_END };
+
+static void print_json(const struct hearth_status *st) {
+        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "daemon", st->daemon,
+                              "protocol", (json_int_t)st->protocol, "pid", (json_int_t)st->pid, "uptime_ms", (json_int_t)st->uptime_ms,
+                              "socket", st->socket, "worker", st->worker, "worker_pid", (json_int_t)st->worker_pid,
+                              "worker_restarts", (json_int_t)st->worker_restarts, "device", st->device, "clients",
+                              (json_int_t)st->clients, "running", (json_int_t)st->running, "waiting", (json_int_t)st->waiting,
+                              "models_resident", (json_int_t)st->models_resident, "host_bytes", (json_int_t)st->host_bytes,
+                              "host_budget", (json_int_t)st->host_budget, "device_bytes", (json_int_t)st->device_bytes,
+                              "device_budget", (json_int_t)st->device_budget);
+        json_t *metrics = json_object();
+        char *s;
+
+        for (size_t i = 0; i < st->n_metrics; i++)
+                json_object_set_new(metrics, st->metrics[i].name, json_real(st->metrics[i].value));
+        json_object_set_new(o, "metrics", metrics);
+        s = o ? json_dumps(o, JSON_COMPACT) : NULL;
+        if (s)
+                puts(s);
+        free(s);
+        json_decref(o);
+}
+
+static void print_memory(const char *name, uint64_t used, uint64_t budget) {
+        char a[16], b[16];
+
+        cli_human_bytes(used, a);
+        cli_human_bytes(budget, b);
+        if (used || budget)
+                printf("%-9s %s%s%s\n", name, a, budget ? " of " : "", budget ? b : "");
+}
+
+static int show_status(struct cli *c, const struct hearth_result *r) {
+        const struct hearth_status *st = r->status;
+        char up[16];
+
+        if (c->args.json) {
+                print_json(st);
+                return 0;
+        }
+        cli_human_time(st->uptime_ms, up);
+        printf("daemon    %s, process %u, up %s\n", st->daemon, st->pid, up);
+        printf("socket    %s\n", *st->socket ? st->socket : c->socket);
+        printf("worker    %s", *st->worker ? st->worker : "unknown");
+        if (st->worker_pid)
+                printf(", process %u", st->worker_pid);
+        if (st->worker_restarts)
+                printf(", restarted %u times", st->worker_restarts);
+        printf("\n");
+        if (*st->device)
+                printf("device    %s\n", st->device);
+        printf("clients   %u\n", st->clients);
+        printf("requests  %u running, %u waiting\n", st->running, st->waiting);
+        printf("models    %u resident\n", st->models_resident);
+        print_memory("memory", st->host_bytes, st->host_budget);
+        print_memory("on device", st->device_bytes, st->device_budget);
+        return 0;
+}
+
+static int run_status(struct cli *c) {
+        struct cli_simple s = { .cli = c, .show = show_status };
+        int r;
+
+        if (c->n_words)
+                return cli_fail(c, EX_USAGE, "status takes no arguments");
+        r = cli_connect(c, CLI_NO_START);
+        return r ? r : cli_simple_wait(c, &s, hearth_status(c->client, &cli_simple_events, &s, &c->current));
+}
+
+static int run_version(struct cli *c) {
+        char *path = NULL;
+
+        printf("hearth %s, protocol %u\n", HEARTH_VERSION, WIRE_VERSION);
+        /* The daemon's too, if one runs; none is no fault here. */
+        if (hearth_socket_path(c->args.socket ? c->args.socket : c->env.hearth_socket, c->env.xdg_runtime_dir, &path) == 0 &&
+            hearth_connect(path, "version", &c->client) == 0) {
+                while (!hearth_client_get_daemon_version(c->client) && hearth_client_wait(c->client, UINT64_MAX) > 0)
+                        ;
+                if (hearth_client_get_daemon_version(c->client))
+                        printf("daemon %s at %s\n", hearth_client_get_daemon_version(c->client), path);
+                else if (hearth_client_get_error(c->client))
+                        printf("daemon at %s: %s\n", path, hearth_client_get_error(c->client)->message);
+        }
+        free(path);
+        return cli_flush(c);
+}
+
+const struct cli_command cli_cmd_status = {
+        .name = "status", .synopsis = "", .summary = "the daemon's health",
+        .options = status_options, .run = run_status,
+};
+const struct cli_command cli_cmd_version = {
+        .name = "version", .synopsis = "", .summary = "versions of this program and of the daemon",
+        .options = version_options, .run = run_version,
+};

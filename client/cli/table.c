@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "client/cli/cli.h"
+
+/* Characters, which for names is close enough to columns. */
+static int width(const char *s) {
+        int n = 0;
+        for (; *s; s++)
+                n += (*s & 0xc0) != 0x80;
+        return n;
+}
+
+void cli_table_add(struct cli_table *t, const char *fmt, ...) {
+        char cell[512], **more;
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(cell, sizeof(cell), fmt, ap);
+        va_end(ap);
+        more = h_realloc(t->cells, (t->n_cells + 1) * sizeof(*more));
+        if (!more)
+                return;
+        t->cells = more;
+        t->cells[t->n_cells] = h_strdup(cell);
+        if (t->cells[t->n_cells])
+                t->n_cells++;
+}
+
+void cli_table_print(struct cli *c, struct cli_table *t) {
+        for (size_t i = 0; i < t->n_cells; i++) {
+                size_t column = i % t->n_columns;
+                const char *cell = t->cells[i];
+                int w = 0, pad;
+
+                for (size_t k = column; k < t->n_cells; k += t->n_columns)
+                        if (column + 1 < t->n_columns)
+                                w = MAX(w, width(t->cells[k]));
+                pad = w - width(cell);
+                if (t->right >> column & 1)
+                        printf("%*s", pad, "");
+                cli_write_text(c, stdout, cell, strlen(cell));
+                if (column + 1 == t->n_columns)
+                        putchar('\n');
+                else
+                        printf("%*s", (t->right >> column & 1 ? 0 : pad) + 2, "");
+        }
+        for (size_t i = 0; i < t->n_cells; i++)
+                free(t->cells[i]);
+        free(t->cells);
+        t->cells = NULL;
+        t->n_cells = 0;
+}
