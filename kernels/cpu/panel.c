@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Panels by way of the scalar readers: for matrices in FILE layout (the IQ1,
+ * IQ2 and IQ3 types have no other), and floats for exact mode. Fast paths from
+ * K_LAYOUT_CPU are in unpack_avx2.h.
+ */
+#include "kernels/cpu/panel.h"
+
+#include <string.h>
+
+static void put_block(struct k_panel *p, enum k_type t, const struct k_codes *c, uint32_t r, uint32_t col, uint32_t n) {
+        const struct k_codes_traits *tr = k_codes_traits(t);
+        bool split = tr->bits > 6;
+
+        for (uint32_t i = 0; i < n; i += 4) {
+                size_t at = (size_t)(col + i) * K_PANEL + 4 * r;
+                for (uint32_t k = 0; k < 4; k++) {
+                        uint8_t u = (uint8_t)(c->q[i + k] + (int)tr->center);
+                        p->q[0][at + k] = split ? u & 15 : u;
+                        if (split)
+                                p->q[1][at + k] = u >> 4;
+                }
+        }
+        if (tr->kind == K_CODES_FLOAT) {
+                for (uint32_t i = 0; i < n; i += tr->group)
+                        p->d[(col + i) / tr->group][r] = c->d[i / 16];
+                if (tr->min)
+                        p->m[col / 32][r] = c->m;
+                return;
+        }
+        p->d0[r] = c->d[0];
+        p->m0[r] = c->m;
+        /* Q5_K's codes overflow 16 bits over 32 columns, so its scales come per 16. */
+        uint32_t step = t == K_Q5_K || tr->group == 16 ? 1 : 2;
+        for (uint32_t g = 0; g < 16; g += step)
+                p->sc[g / step][r][0] = p->sc[g / step][r][1] = c->sc[g];
+        step = tr->group / 16;
+        for (uint32_t g = 0; g < 16 && tr->min; g += 2 * step) {
+                p->mn[g / (2 * step)][r][0] = c->mn[g];
+                p->mn[g / (2 * step)][r][1] = c->mn[g + step];
+        }
+}
+
+void k_panel_from_file(struct k_panel *p, const struct k_weight *w, const uint8_t *data, uint32_t row0, uint32_t col,
+                       uint32_t cols) {
+        uint32_t block = k_type_block(w->type), bytes = k_type_bytes(w->type), n = MIN(w->rows - row0, K_PANEL);
+        size_t row_bytes = (size_t)(w->cols / block) * bytes;
+        struct k_codes c;
+
+        if (n < K_PANEL)
+                memset(p, 0, sizeof(*p));
+        for (uint32_t r = 0; r < n; r++) {
+                const uint8_t *src = data + (row0 + r) * row_bytes + (size_t)(col / block) * bytes;
+                for (uint32_t i = 0; i < cols; i += block, src += bytes) {
+                        k_codes_get(w->type, src, &c);
+                        put_block(p, w->type, &c, r, i, block);
+                }
+        }
+}
+
+void k_panel_floats(float *dst, const struct k_weight *w, const uint8_t *data, uint32_t row0, uint32_t col, uint32_t cols) {
+        uint32_t block = k_type_block(w->type), n = MIN(w->rows - row0, K_PANEL);
+        size_t bytes = k_type_bytes(w->type);
+        float v[PANEL_COLS];
+        struct k_codes c;
+
+        if (n < K_PANEL)
+                memset(dst, 0, (size_t)cols * K_PANEL * sizeof(float));
+        for (uint32_t r = 0; r < n; r++) {
+                uint32_t row = row0 + r;
+                if (w->layout != K_LAYOUT_CPU) {
+                        k_decode(w->type, data + ((size_t)row * (w->cols / block) + col / block) * bytes, v, cols);
+                } else if (k_layout_type(w->type)->bits == 0) {
+                        const uint8_t *p = data + row / K_PANEL * k_layout_panel_bytes(w->type, w->cols);
+                        for (uint32_t i = 0; i < cols; i++)
+                                k_decode(w->type, p + ((size_t)(col + i) * K_PANEL + row % K_PANEL) * bytes, v + i, 1);
+                } else {
+                        for (uint32_t i = 0; i < cols; i += block) {
+                                k_layout_codes(w->type, data, w->cols, row, (col + i) / block, &c);
+                                k_codes_values(w->type, &c, v + i);
+                        }
+                }
+                for (uint32_t i = 0; i < cols; i++)
+                        dst[i * K_PANEL + r] = v[i];
+        }
+}

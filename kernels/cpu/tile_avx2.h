@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Inner products of one panel piece (16 rows) with T tokens, AVX2.
+ *
+ * Unsigned codes times signed activations: vpmaddubsw gives sums of two
+ * products in 16 bits, which are added up in 16 bits over a whole scale group
+ * before anything is widened. That is exact because each lane's final sum of
+ * (code - center) * x over its half of the group fits 16 bits:
+ *      group 32, per lane 16 products:  4 bits 16*15*127, 5 bits centered 16*16*127
+ *      group 16, per lane 8 products:   5 bits 8*31*127,  6 bits centered 8*32*127
+ * all below 32768, and wrapping on the way does no harm: the lanes start at
+ * minus center times the sum of their x, an exact value modulo 2^16. A single
+ * vpmaddubsw can't saturate: 63 * 127 * 2 < 32768.
+ *
+ * Per 32 products that is two vector operations (multiply, add) and half a
+ * broadcast load, against four for the usual sign trick with widening.
+ */
+
+#include "kernels/cpu/unpack_avx2.h"
+
+struct tok {
+        struct k_image im; /* at the piece's first column */
+        float *acc;        /* [16] */
+};
+
+INLINE __m256i four(const int8_t *q) {
+        int32_t v;
+        __builtin_memcpy(&v, q, 4);
+        return _mm256_set1_epi32(v);
+}
+
+INLINE __m256i pair(const int16_t *p) {
+        int32_t v;
+        __builtin_memcpy(&v, p, 4);
+        return _mm256_set1_epi32(v);
+}
+
+/* Lanes before the first product: -center * (sums of x). */
+INLINE __m256i start(const struct tok *t, unsigned group, unsigned g, int center) {
+        if (center == 0)
+                return _mm256_setzero_si256();
+        return _mm256_mullo_epi16(pair((group == 16 ? t->im.pair16 : t->im.pair32) + 2 * g), _mm256_set1_epi16((short)-center));
+}
+
+/* One plane, both halves: a[t][half] += group products. */
+INLINE void group_one(const uint8_t *w, const struct tok *tok, unsigned T, unsigned group, unsigned g, int center,
+                      __m256i a[4][2]) {
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < T; t++)
+                a[t][0] = a[t][1] = start(&tok[t], group, g, center);
+        w += g * group * K_PANEL;
+#pragma GCC unroll 8
+        for (unsigned s = 0; s < group / 4; s++) {
+                __m256i w0 = load256(w + 64 * s), w1 = load256(w + 64 * s + 32);
+#pragma GCC unroll 4
+                for (unsigned t = 0; t < T; t++) {
+                        __m256i x = four(tok[t].im.q + g * group + 4 * s);
+                        a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(w0, x));
+                        a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(w1, x));
+                }
+        }
+}
+
+/* Two planes, one half: a[t][0] low nibbles, a[t][1] high ones less 8. */
+INLINE void group_two(const struct k_panel *p, unsigned half, const struct tok *tok, unsigned T, unsigned group, unsigned g,
+                      __m256i a[4][2]) {
+        const uint8_t *w0 = p->q[0] + g * group * K_PANEL + 32 * half, *w1 = p->q[1] + g * group * K_PANEL + 32 * half;
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < T; t++) {
+                a[t][0] = _mm256_setzero_si256();
+                a[t][1] = start(&tok[t], group, g, 8);
+        }
+#pragma GCC unroll 8
+        for (unsigned s = 0; s < group / 4; s++) {
+                __m256i lo = load256(w0 + 64 * s), hi = load256(w1 + 64 * s);
+#pragma GCC unroll 4
+                for (unsigned t = 0; t < T; t++) {
+                        __m256i x = four(tok[t].im.q + g * group + 4 * s);
+                        a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(lo, x));
+                        a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(hi, x));
+                }
+        }
+}
+
+/* Kind 1. back: what was taken off unsigned codes to fit, put back in 32 bits (Q5_1). */
+INLINE void tile_float(const struct k_panel *p, uint32_t cols, const struct tok *tok, unsigned T, unsigned planes,
+                       unsigned group, int center, bool back, bool min) {
+        const __m256i ones = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
+        __m256 f[4][2];
+        __m256i a[4][2];
+
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < T; t++) {
+                f[t][0] = _mm256_loadu_ps(tok[t].acc);
+                f[t][1] = _mm256_loadu_ps(tok[t].acc + 8);
+        }
+        for (unsigned g = 0; g < cols / group; g++) {
+                unsigned b = g * group / 32;
+                if (planes == 1)
+                        group_one(p->q[0], tok, T, group, g, center, a);
+#pragma GCC unroll 2
+                for (unsigned h = 0; h < 2; h++) {
+                        if (planes == 2)
+                                group_two(p, h, tok, T, group, g, a);
+                        __m256 dw = _mm256_load_ps(p->d[g] + 8 * h);
+#pragma GCC unroll 4
+                        for (unsigned t = 0; t < T; t++) {
+                                __m256i i;
+                                if (planes == 1)
+                                        i = _mm256_madd_epi16(a[t][h], ones);
+                                else
+                                        i = _mm256_add_epi32(_mm256_madd_epi16(a[t][0], ones), _mm256_madd_epi16(a[t][1], sixteen));
+                                if (back)
+                                        i = _mm256_add_epi32(i, _mm256_madd_epi16(pair(tok[t].im.pair32 + 2 * g),
+                                                                                  _mm256_set1_epi16((short)center)));
+                                __m256 v = _mm256_mul_ps(_mm256_cvtepi32_ps(i), _mm256_broadcast_ss(tok[t].im.d + b));
+                                f[t][h] = _mm256_fmadd_ps(v, dw, f[t][h]);
+                                if (min)
+                                        f[t][h] = _mm256_fmadd_ps(_mm256_load_ps(p->m[g] + 8 * h),
+                                                                  _mm256_broadcast_ss(tok[t].im.sx + b), f[t][h]);
+                        }
+                }
+        }
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < T; t++) {
+                _mm256_storeu_ps(tok[t].acc, f[t][0]);
+                _mm256_storeu_ps(tok[t].acc + 8, f[t][1]);
+        }
+}
+
+/* Kind 2: 256 columns. mins: weights per minimum, 0 for none. */
+INLINE void tile_int(const struct k_panel *p, const struct tok *tok, unsigned T, unsigned planes, unsigned group, int center,
+                     unsigned mins) {
+        __m256i sum[4][2], a[4][2];
+
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < T; t++)
+                sum[t][0] = sum[t][1] = _mm256_setzero_si256();
+        for (unsigned g = 0; g < 256 / group; g++) {
+                if (planes == 1)
+                        group_one(p->q[0], tok, T, group, g, center, a);
+#pragma GCC unroll 2
+                for (unsigned h = 0; h < 2; h++) {
+                        __m256i sc = load256(p->sc[g] + 8 * h);
+                        if (planes == 2)
+                                group_two(p, h, tok, T, group, g, a);
+#pragma GCC unroll 4
+                        for (unsigned t = 0; t < T; t++) {
+                                if (planes == 1) {
+                                        sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(a[t][h], sc));
+                                } else {
+                                        __m256i hi = _mm256_slli_epi32(_mm256_madd_epi16(a[t][1], sc), 4);
+                                        sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(a[t][0], sc));
+                                        sum[t][h] = _mm256_add_epi32(sum[t][h], hi);
+                                }
+                        }
+                }
+        }
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < T; t++) {
+                __m256 dx = _mm256_broadcast_ss(tok[t].im.d);
+#pragma GCC unroll 2
+                for (unsigned h = 0; h < 2; h++) {
+                        __m256 f = _mm256_loadu_ps(tok[t].acc + 8 * h);
+                        f = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum[t][h]), dx), _mm256_load_ps(p->d0 + 8 * h), f);
+                        if (mins) {
+                                const int16_t *s = mins == 16 ? tok[t].im.sum16 : tok[t].im.sum32;
+                                __m256i i = _mm256_setzero_si256();
+                                for (unsigned k = 0; k < 128 / mins; k++)
+                                        i = _mm256_add_epi32(i, _mm256_madd_epi16(load256(p->mn[k] + 8 * h), pair(s + 2 * k)));
+                                f = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(i), dx), _mm256_load_ps(p->m0 + 8 * h), f);
+                        }
+                        _mm256_storeu_ps(tok[t].acc + 8 * h, f);
+                }
+        }
+}
+
+/* Kind 0: one chain of fused multiply-adds per output. w: [cols][16] floats; x: T rows at one column. */
+INLINE void tile_plain(const float *w, uint32_t cols, const float *const *x, float *const *acc, unsigned T) {
+        __m256 f[6][2];
+
+#pragma GCC unroll 6
+        for (unsigned t = 0; t < T; t++) {
+                f[t][0] = _mm256_loadu_ps(acc[t]);
+                f[t][1] = _mm256_loadu_ps(acc[t] + 8);
+        }
+        for (uint32_t c = 0; c < cols; c++, w += K_PANEL) {
+                __m256 w0 = _mm256_loadu_ps(w), w1 = _mm256_loadu_ps(w + 8);
+#pragma GCC unroll 6
+                for (unsigned t = 0; t < T; t++) {
+                        __m256 v = _mm256_broadcast_ss(x[t] + c);
+                        f[t][0] = _mm256_fmadd_ps(w0, v, f[t][0]);
+                        f[t][1] = _mm256_fmadd_ps(w1, v, f[t][1]);
+                }
+        }
+#pragma GCC unroll 6
+        for (unsigned t = 0; t < T; t++) {
+                _mm256_storeu_ps(acc[t], f[t][0]);
+                _mm256_storeu_ps(acc[t] + 8, f[t][1]);
+        }
+}
