@@ -37,6 +37,11 @@ INLINE __m256i pair(const int16_t *p) {
         return _mm256_set1_epi32(v);
 }
 
+/* Keeps the compiler from reordering the additions of a chain: done early, all products would need a register at once. */
+INLINE void pin(__m256i *v) {
+        __asm__("" : "+x"(*v));
+}
+
 /* Lanes before the first product: -center * (sums of x). */
 INLINE __m256i start(const struct tok *t, unsigned group, unsigned g, int center) {
         if (center == 0)
@@ -59,6 +64,8 @@ INLINE void group_one(const uint8_t *w, const struct tok *tok, unsigned T, unsig
                         __m256i x = four(tok[t].im.q + g * group + 4 * s);
                         a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(w0, x));
                         a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(w1, x));
+                        pin(&a[t][0]);
+                        pin(&a[t][1]);
                 }
         }
 }
@@ -80,6 +87,8 @@ INLINE void group_two(const struct k_panel *p, unsigned half, const struct tok *
                         __m256i x = four(tok[t].im.q + g * group + 4 * s);
                         a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(lo, x));
                         a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(hi, x));
+                        pin(&a[t][0]);
+                        pin(&a[t][1]);
                 }
         }
 }
