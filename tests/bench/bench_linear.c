@@ -5,7 +5,7 @@
  * prefill (many rows) in GFLOP/s, two operations per weight and row. Best of
  * several rounds; no test, prints a table.
  *
- *   bench_linear [-i scalar|avx2|avx512] [-t threads] [-r rows] [-c cols] [-n batch] [-s seconds] [TYPE...]
+ *   bench_linear [-i scalar|avx2|avx512] [-t threads] [-r rows] [-c cols] [-n batch] [-s seconds] [-u] [TYPE...]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +19,13 @@ struct options {
         enum k_isa isa;
         uint32_t threads, rows, cols, batch;
         double seconds;
+        bool cpu_time;
 };
 
-static double now(void) {
+/* With one thread, processor time is the steadier clock on a busy machine (-u). */
+static double now(bool cpu_time) {
         struct timespec ts;
-        clock_gettime(CLOCK_MONOTONIC, &ts);
+        clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &ts);
         return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
@@ -49,11 +51,11 @@ static void fill(enum k_type t, size_t n_blocks, uint8_t *dst) {
 }
 
 /* Seconds of one product of n rows, best of the rounds that fit; 'copies' matrices in turn. */
-static double best(struct k_dev *dev, const struct k_weight *w, uint32_t copies, struct k_act *x, uint32_t n, float *y,
-                   double seconds) {
-        double end = now() + seconds, least = 1e9;
-        for (uint32_t i = 0; i < 3 || now() < end; i++) {
-                double t = now();
+static double best(struct k_dev *dev, const struct options *o, const struct k_weight *w, uint32_t copies, struct k_act *x,
+                   uint32_t n, float *y) {
+        double end = now(o->cpu_time) + o->seconds, least = 1e9;
+        for (uint32_t i = 0; i < 3 || now(o->cpu_time) < end; i++) {
+                double t = now(o->cpu_time);
                 for (uint32_t c = 0; c < copies; c++) {
                         struct k_linear_args a = { .x = x, .n_out = 1, .n_rows = n };
                         a.out[0].w = &w[c];
@@ -65,7 +67,7 @@ static double best(struct k_dev *dev, const struct k_weight *w, uint32_t copies,
                                 exit(1);
                         }
                 }
-                t = (now() - t) / copies;
+                t = (now(o->cpu_time) - t) / copies;
                 least = t < least ? t : least;
         }
         return least;
@@ -91,9 +93,9 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
                 exit(1);
         }
         fill(t, (size_t)o->rows * o->cols / k_type_block(t), file);
-        double repack = now();
+        double repack = now(o->cpu_time);
         ops->repack(t, layout, o->rows, o->cols, file, data);
-        repack = now() - repack;
+        repack = now(o->cpu_time) - repack;
         for (uint32_t c = 0; c < copies; c++) {
                 if (c)
                         memcpy(data + c * bytes, data, bytes);
@@ -103,8 +105,8 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
                 xf[i] = (float)(i * 2654435761u % 2048) / 1024 - 1;
 
         struct k_act x = { .f = xf, .q = xq, .cols = o->cols };
-        double one = best(dev, w, copies, &x, 1, y, o->seconds), four = best(dev, w, copies, &x, 4, y, o->seconds);
-        double many = best(dev, w, 1, &x, o->batch, y, o->seconds);
+        double one = best(dev, o, w, copies, &x, 1, y), four = best(dev, o, w, copies, &x, 4, y);
+        double many = best(dev, o, w, 1, &x, o->batch, y);
         double flop = 2.0 * o->rows * o->cols;
         printf("%-8s %8.2f GB/s %8.1f us %8.1f GFLOP/s (4 rows) %8.1f GFLOP/s (%u rows) repack %.2f GB/s\n", k_type_name(t),
                (double)bytes / one * 1e-9, one * 1e6, flop * 4 / four * 1e-9, flop * o->batch / many * 1e-9, o->batch,
@@ -122,7 +124,7 @@ int main(int argc, char **argv) {
         struct k_dev *dev;
         int c;
 
-        while ((c = getopt(argc, argv, "i:t:r:c:n:s:")) != -1)
+        while ((c = getopt(argc, argv, "i:t:r:c:n:s:u")) != -1)
                 switch (c) {
                 case 'i':
                         o.isa = !strcmp(optarg, "scalar") ? K_ISA_SCALAR : !strcmp(optarg, "avx2") ? K_ISA_AVX2 : K_ISA_AVX512;
@@ -131,6 +133,7 @@ int main(int argc, char **argv) {
                 case 'r': o.rows = (uint32_t)atoi(optarg); break;
                 case 'c': o.cols = (uint32_t)atoi(optarg); break;
                 case 'n': o.batch = (uint32_t)atoi(optarg); break;
+                case 'u': o.cpu_time = true; break;
                 case 's': o.seconds = atof(optarg); break;
                 default: return 2;
                 }
