@@ -68,6 +68,7 @@ static void request_free(struct request *rq) {
         free(rq->raw);
         free(rq->supersedes);
         buf_free(&rq->ids);
+        buf_free(&rq->roles);
         rq->raw = NULL;
         rq->supersedes = NULL;
         uv_close((uv_handle_t *)&rq->deadline, on_timer_closed);

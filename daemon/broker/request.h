@@ -48,6 +48,7 @@ struct request {
         uint32_t cost;            /* for the fair queue */
         uint64_t seed;
         struct buf ids;           /* u32le: generated and sent */
+        struct buf roles;         /* of the prompt's tokens, as the first worker evaluated them */
         bool endless_credit;
         uint64_t client_credit;   /* tokens the client allowed in all, unless endless */
         uint64_t granted;         /* tokens the worker may have sent in all */

@@ -47,6 +47,10 @@ int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
                 msg.resume = rq->ids.data;
                 msg.n_resume = rq->ids.len;
         }
+        if (rq->roles.len) {
+                msg.roles = rq->roles.data;
+                msg.n_roles = rq->roles.len;
+        }
         r = wk_encode_start(&b, rq->id, &msg, err);
         if (r == 0)
                 r = worker_send(s, &b, NULL, 0);
@@ -191,6 +195,8 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
                 r = buf_append(&rq->ids, m->ids, m->n_ids);
                 rq->server->count.tokens_generated += m->n_ids / 4;
         }
+        if (r == 0 && m->n_roles && !rq->roles.len)
+                r = buf_append(&rq->roles, m->roles, m->n_roles);
         if (r < 0) {
                 h_error_from_errno(&err, r, "passing on tokens");
                 log_warning(&rq->server->log, "request %u: %s", rq->id, err.message);

@@ -44,45 +44,56 @@ static int encode_part(const struct tok *t, struct tok_work *w, const char *p, s
         return -EINVAL;
 }
 
-static int encode_text(const struct tok *t, struct tok_work *w, const char *p, size_t n, unsigned flags) {
-        const struct tok_trie *trie = flags & TOK_SPECIAL ? &t->special : &t->user;
-        const bool *first = flags & TOK_SPECIAL ? t->special_first : t->user_first;
-        size_t part = 0, i = 0;
+static int encode_spans(const struct tok *t, struct tok_work *w, const char *p, const struct tok_span *spans, size_t n_spans) {
+        size_t part = 0, i = 0, end = 0;
         int r = 0;
 
-        while (i < n && r == 0) {
-                uint32_t id = 0;
-                size_t len = first[(uint8_t)p[i]] ? tok_trie_longest(trie, p + i, n - i, &id) : 0;
-                if (len == 0) {
-                        i++;
-                        continue;
+        for (size_t k = 0; k < n_spans && r == 0; k++) {
+                bool special = spans[k].flags & TOK_SPECIAL;
+                const struct tok_trie *trie = special ? &t->special : &t->user;
+                const bool *first = special ? t->special_first : t->user_first;
+
+                end += spans[k].len;
+                while (i < end && r == 0) {
+                        uint32_t id = 0;
+                        size_t len = first[(uint8_t)p[i]] ? tok_trie_longest(trie, p + i, end - i, &id) : 0;
+                        if (len == 0) {
+                                i++;
+                                continue;
+                        }
+                        r = encode_part(t, w, p + part, i - part);
+                        if (r == 0)
+                                r = tok_ids_push(w->out, id);
+                        i += len;
+                        part = i;
                 }
-                r = encode_part(t, w, p + part, i - part);
-                if (r == 0)
-                        r = tok_ids_push(w->out, id);
-                i += len;
-                part = i;
         }
-        return r < 0 ? r : encode_part(t, w, p + part, n - part);
+        return r < 0 ? r : encode_part(t, w, p + part, end - part);
 }
 
-int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out) {
+int tok_encode_spans(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
+                     struct tok_ids *out) {
         struct tok_work w = { .out = out, .text.limit = 4 * TOK_MAX_TEXT, .word.limit = TOK_MAX_TEXT };
-        size_t before = out->n;
+        size_t before = out->n, n = 0;
         int r = 0;
 
-        if (n > TOK_MAX_TEXT)
-                return -E2BIG;
+        for (size_t k = 0; k < n_spans; k++)
+                if (!size_add(n, spans[k].len, &n) || n > TOK_MAX_TEXT)
+                        return -E2BIG;
         if (flags & TOK_BOS && t->first_id >= 0)
                 r = tok_ids_push(out, (uint32_t)t->first_id);
         if (r == 0)
-                r = encode_text(t, &w, text, n, flags);
+                r = encode_spans(t, &w, text, spans, n_spans);
         if (r == 0 && flags & TOK_EOS && t->last_id >= 0)
                 r = tok_ids_push(out, (uint32_t)t->last_id);
         if (r < 0)
                 out->n = before;
         tok_work_free(&w);
         return r;
+}
+
+int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out) {
+        return tok_encode_spans(t, text, &(struct tok_span){ .len = n, .flags = flags }, 1, flags, out);
 }
 
 /* ---- single tokens ------------------------------------------------------- */

@@ -30,6 +30,14 @@ int tok_ids_push(struct tok_ids *v, uint32_t id);
  * -EILSEQ: a character that the vocabulary has neither tokens, bytes nor an unknown token for; -E2BIG: over 1 GiB.
  */
 int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out);
+/*
+ * One text of several spans: where a span has TOK_SPECIAL, and only within it,
+ * control tokens may be written. Between special tokens the text is encoded as a
+ * whole, so spans change nothing else. 'flags': TOK_BOS, TOK_EOS.
+ */
+struct tok_span { size_t len; unsigned flags; };
+int tok_encode_spans(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
+                     struct tok_ids *out);
 
 /* Bytes of one token as text; NULL for ids that print nothing. Special tokens give their text. Not NUL-terminated. */
 const char *tok_piece(const struct tok *t, uint32_t id, size_t *ret_n);

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine thread: takes in what is new, makes one step for each model that
+ * has something to do, hands out the results, and sleeps when there is nothing.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "daemon/worker/compose.h"
+#include "daemon/worker/prefix.h"
+#include "daemon/worker/reply.h"
+#include "daemon/worker/worker.h"
+
+void engine_wake(struct worker *w) {
+        pthread_mutex_lock(&w->lock);
+        w->changed = true;
+        pthread_cond_signal(&w->some);
+        pthread_mutex_unlock(&w->lock);
+}
+
+void engine_add_model(struct worker *w, struct wmodel *m) {
+        pthread_mutex_lock(&w->lock);
+        list_append(&w->new_models, &m->link);
+        w->changed = true;
+        pthread_cond_signal(&w->some);
+        pthread_mutex_unlock(&w->lock);
+}
+
+void engine_add_task(struct worker *w, struct task *t) {
+        pthread_mutex_lock(&w->lock);
+        list_append(&w->new_tasks, &t->link);
+        w->changed = true;
+        pthread_cond_signal(&w->some);
+        pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- the end of a task ---- */
+
+static void leave(struct task *t) {
+        prefix_keep(t->model, t);
+        list_remove(&t->link);
+        task_unref(t);
+}
+
+static void fail(struct task *t, int r, struct h_error *err, const char *what) {
+        h_error_from_errno(err, r, what);
+        reply_error(t, err);
+        leave(t);
+}
+
+static void finish(struct task *t, const char *how, const char *stop_string) {
+        reply_finish(t, how, stop_string);
+        leave(t);
+}
+
+static void cancel(struct task *t, const char *reason) {
+        struct h_error err = {};
+
+        if (t->msg.type != WIRE_generate) {
+                h_error_set(&err, hearth_code_parse(reason), "the request was ended: %s", reason);
+                fail(t, -EHEARTH, &err, reason);
+                return;
+        }
+        /* What was held back for a stop string is text that the client may have. */
+        if (t->model->tok)
+                (void)tok_stream_flush(&t->stream, &t->held);
+        if (t->held.len)
+                reply_tokens(t, NULL, t->held.data, t->held.len);
+        finish(t, reason, NULL);
+}
+
+/* ---- tokens ---- */
+
+/*
+ * One more token: the text it releases stays at the front of t->held, *ret_n
+ * bytes of it. Returns the reason if it is the last one, else NULL.
+ */
+static const char *advance(struct task *t, uint32_t token, size_t *ret_n, const char **ret_stop, int *ret_r) {
+        struct wmodel *m = t->model;
+        bool eog = m->tok && tok_is_eog(m->tok, token);
+        const char *end = NULL;
+        int match;
+
+        t->n_generated++;
+        t->n_sent++;
+        if (t->grammar_state && !eog)
+                *ret_r = grammar_state_accept(t->grammar_state, token);
+        if (*ret_r == 0 && m->tok && !eog)
+                *ret_r = tok_stream_push(&t->stream, token, &t->held);
+        *ret_n = stop_scan(&t->stops, t->held.data ? t->held.data : "", t->held.len, &match);
+        if (match >= 0) {
+                *ret_stop = t->stops.text[match];
+                return "stop_string";
+        }
+        if (eog)
+                end = "stop";
+        else if (t->n_generated >= t->max_tokens)
+                end = "length";
+        else if (t->n_prompt + t->n_generated > m->n_ctx)
+                end = "context"; /* this token could not be evaluated any more */
+        if (!end)
+                return NULL;
+        /* The last one: nothing can complete what was held back. All in one message, so that a replay neither repeats nor loses it. */
+        if (*ret_r == 0 && m->tok)
+                *ret_r = tok_stream_flush(&t->stream, &t->held);
+        *ret_n = t->held.len;
+        return end;
+}
+
+static void on_token(struct task *t, const struct eng_result *res, uint64_t now) {
+        const char *end, *stop = NULL;
+        struct h_error err = {};
+        size_t n = 0;
+        int r = 0;
+
+        if (res->token == ENG_NO_TOKEN) {
+                if (t->grammar_state && grammar_state_done(t->grammar_state)) {
+                        finish(t, "stop", NULL);
+                        return;
+                }
+                h_error_set(&err, HEARTH_E_grammar_invalid, "after %llu tokens no token of the vocabulary continues the text as the "
+                            "schema, the grammar or the bias demands", (unsigned long long)t->n_generated);
+                fail(t, -EHEARTH, &err, "");
+                return;
+        }
+        if (!t->first_us) {
+                t->first_us = now;
+                t->prefill_us = now - t->fed_us;
+        }
+        t->last_us = now;
+        end = advance(t, res->token, &n, &stop, &r);
+        if (r < 0) {
+                fail(t, r, &err, "the answer's text");
+                return;
+        }
+        reply_tokens(t, res, t->held.data, n);
+        buf_consume(&t->held, n);
+        if (end) {
+                finish(t, end, stop);
+                return;
+        }
+        t->next = res->token;
+        t->state = TASK_DECODING;
+}
+
+/* ---- the beginning ---- */
+
+/* Brings text, grammar and counts to where they were when the last worker died. True: it had ended. */
+static bool replay_state(struct task *t, int *ret_r) {
+        for (size_t i = 0; i < t->n_resume && *ret_r == 0; i++) {
+                const char *end, *stop = NULL;
+                size_t n = 0;
+
+                end = advance(t, t->resume[i], &n, &stop, ret_r);
+                buf_consume(&t->held, n);
+                if (end && *ret_r == 0) {
+                        finish(t, end, stop);
+                        return true;
+                }
+        }
+        return false;
+}
+
+static int next_text(struct wmodel *m, struct task *t) {
+        int r;
+
+        while ((r = eng_seq_new(m->context, &t->seq)) == -EBUSY && prefix_drop_oldest(m))
+                ;
+        t->has_seq = r == 0;
+        return r;
+}
+
+static void begin(struct wmodel *m, struct task *t) {
+        struct h_error err = {};
+        int r = 0;
+
+        t->fed_us = now_us();
+        if (t->msg.type == WIRE_embed)
+                r = next_text(m, t);
+        else {
+                r = prefix_begin(m, t);
+                if (r == 0)
+                        reply_accepted(t);
+                if (r == 0 && replay_state(t, &r))
+                        return;
+        }
+        if (r < 0) {
+                fail(t, r, &err, "beginning the request");
+                return;
+        }
+        t->state = TASK_FEEDING;
+        if (t->msg.type == WIRE_generate && eng_seq_len(m->context, t->seq) == t->feed.n)
+                finish(t, "prewarmed", NULL); /* all of it was there */
+}
+
+/* ---- a step ---- */
+
+static void on_embedding(struct wmodel *m, struct task *t, const struct eng_result *res) {
+        const struct wire_embed *e = t->msg.body;
+        float *out = t->vectors + t->text * m->info.n_embd;
+        struct h_error err = {};
+        double sum = 0;
+        int r;
+
+        memcpy(out, res->embedding, m->info.n_embd * sizeof(float));
+        if (e->normalize) {
+                for (uint32_t i = 0; i < m->info.n_embd; i++)
+                        sum += (double)out[i] * out[i];
+                for (uint32_t i = 0; i < m->info.n_embd && sum > 0; i++)
+                        out[i] = (float)(out[i] / __builtin_sqrt(sum));
+        }
+        (void)eng_seq_free(m->context, t->seq);
+        t->has_seq = false;
+        if (++t->text == t->n_ends) {
+                reply_embeddings(t);
+                leave(t);
+                return;
+        }
+        r = next_text(m, t);
+        if (r < 0)
+                fail(t, r, &err, "the next text");
+}
+
+static void on_result(struct wmodel *m, struct task *t, const struct eng_item *it, const struct eng_result *res, uint64_t now) {
+        const struct wire_generate *g = t->msg.body;
+        uint32_t len = eng_seq_len(m->context, t->seq);
+
+        if (t->roles)
+                memset(t->roles + len - it->n, it->role, it->n);
+        if (it->want & ENG_WANT_EMBEDDING)
+                on_embedding(m, t, res);
+        else if (it->want & ENG_WANT_SAMPLE)
+                on_token(t, res, now);
+        else if (t->msg.type == WIRE_generate && g->prewarm && len == t->feed.n) {
+                t->prefill_us = now - t->fed_us;
+                finish(t, "prewarmed", NULL);
+        } else if (t->msg.type == WIRE_generate)
+                reply_progress(t);
+}
+
+static int masks(struct wmodel *m, const struct step_plan *p) {
+        for (size_t i = 0; i < p->n; i++) {
+                struct task *t = m->in_step[i];
+                int r = t->grammar_state && (m->items[i].want & ENG_WANT_SAMPLE) ? grammar_state_mask(t->grammar_state, t->mask) : 0;
+
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* False: nothing to do. */
+static bool step(struct worker *w, struct wmodel *m) {
+        struct h_error err = {};
+        struct step_plan p;
+        uint64_t before, now;
+        int r;
+
+        compose_step(m, &p);
+        if (p.n == 0)
+                return false;
+        atomic_store(&w->busy, true);
+        before = now_us();
+        r = masks(m, &p);
+        if (r == 0)
+                r = eng_step(m->context, m->items, p.n, m->results, &err);
+        now = now_us();
+        atomic_fetch_add(&w->steps, 1);
+        if (r == ENG_NO_PAGES && prefix_drop_oldest(m))
+                return true; /* nothing was touched: again, with more room */
+        if (r == -EIO) {
+                /* The device is gone. The broker starts another worker and tells it everything anew. */
+                log_error(&w->log, "the device failed: %s", err.message);
+                _exit(70);
+        }
+        if (r != 0) {
+                if (r == ENG_NO_PAGES)
+                        r = h_error_set(&err, HEARTH_E_busy, "the KV cache has no page left");
+                for (size_t i = 0; i < p.n; i++) {
+                        struct h_error e = err;
+                        fail(m->in_step[i], r, &e, "a step");
+                }
+                return true;
+        }
+        atomic_fetch_add(&w->rows, p.generated + p.prompt);
+        compose_learn(m, &p, now - before);
+        for (size_t i = 0; i < p.n; i++)
+                on_result(m, m->in_step[i], &m->items[i], &m->results[i], now);
+        return true;
+}
+
+/* ---- the loop ---- */
+
+/* True: the model is gone. */
+static bool reap(struct wmodel *m) {
+        bool closing = atomic_load(&m->closing);
+
+        list_foreach(t, &m->tasks, struct task, link) {
+                const char *reason = atomic_load(&t->cancel);
+                if (reason || closing)
+                        cancel(t, reason ? reason : "cancelled");
+        }
+        if (!closing || atomic_load(&m->n_tasks) > 0)
+                return false;
+        while (prefix_drop_oldest(m))
+                ;
+        list_remove(&m->link);
+        wmodel_close(m);
+        wmodel_unref(m);
+        return true;
+}
+
+void *engine_main(void *ud) {
+        struct worker *w = ud;
+        struct list models;
+        bool worked = false;
+
+        list_init(&models);
+        for (;;) {
+                struct list tasks;
+
+                list_init(&tasks);
+                pthread_mutex_lock(&w->lock);
+                while (!worked && !w->changed) {
+                        atomic_store(&w->busy, false);
+                        pthread_cond_wait(&w->some, &w->lock);
+                }
+                w->changed = false;
+                while (!list_empty(&w->new_models)) {
+                        struct wmodel *m = list_first(&w->new_models, struct wmodel, link);
+                        list_remove(&m->link);
+                        list_append(&models, &m->link);
+                }
+                while (!list_empty(&w->new_tasks)) {
+                        struct task *t = list_first(&w->new_tasks, struct task, link);
+                        list_remove(&t->link);
+                        list_append(&tasks, &t->link);
+                }
+                pthread_mutex_unlock(&w->lock);
+
+                while (!list_empty(&tasks)) {
+                        struct task *t = list_first(&tasks, struct task, link);
+                        list_remove(&t->link);
+                        list_append(&t->model->tasks, &t->link);
+                        if (!atomic_load(&t->cancel) && !atomic_load(&t->model->closing))
+                                begin(t->model, t);
+                }
+                worked = false;
+                list_foreach(m, &models, struct wmodel, link)
+                        if (!reap(m))
+                                worked |= step(w, m);
+        }
+        return NULL;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hearth-worker: the program that touches models. Started by hearthd with its
+ * channel as fd 3; --inspect is for people and the CLI.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+#include "daemon/worker/worker.h"
+
+static bool has_channel(void) {
+        int type;
+        socklen_t n = sizeof(type);
+        return getsockopt(3, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_STREAM;
+}
+
+int main(int argc, char **argv) {
+        struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = getenv("JOURNAL_STREAM") != NULL };
+
+        signal(SIGPIPE, SIG_IGN);
+        if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
+                return worker_inspect(argv[2], argc > 3 && strcmp(argv[3], "--json") == 0);
+        if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+                puts("hearth-worker " HEARTH_VERSION);
+                return 0;
+        }
+        if (argc != 2 || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) || !has_channel()) {
+                fputs("Usage: hearth-worker --inspect FILE [--json]\n"
+                      "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n", stderr);
+                return 64;
+        }
+        /* Whatever becomes of the broker, we don't outlive it: the channel's end says so too, but a hung thread can't hear it. */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGINT, SIG_IGN); /* Ctrl-C on hearthd's terminal is for hearthd, which ends us */
+        prctl(PR_SET_NAME, strcmp(argv[1], "--fill") == 0 ? "hearth-fill" : "hearth-worker");
+        return strcmp(argv[1], "--fill") == 0 ? worker_fill(&log) : worker_serve(&log);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * What the worker's threads want to tell the broker: whole frames, appended
+ * under a lock that is held for a memcpy, sent by the control thread.
+ */
+
+#include <pthread.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+
+struct outbox {
+        pthread_mutex_t lock;
+        struct buf frames;
+        int wake; /* eventfd: readable when there is something */
+        bool failed;
+};
+
+int outbox_init(struct outbox *o);
+void outbox_done(struct outbox *o);
+/* Appends the frames in *b (emptied). Out of memory: the broker must not miss a message, so the worker ends. */
+void outbox_push(struct outbox *o, struct buf *b);
+/* Wakes the control thread without a message. */
+void outbox_poke(struct outbox *o);
+/* Moves everything to *ret (empty before); false if a message was lost. */
+bool outbox_take(struct outbox *o, struct buf *ret);

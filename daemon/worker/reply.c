@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/worker/reply.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/utf8.h"
+#include "ipc/worker.h"
+
+#define MODEL_BIT 0x80000000u
+#define LENGTH 4u /* of a frame, before its message */
+
+static void encode_error(struct buf *b, uint32_t id, const struct h_error *err) {
+        struct wk_error msg;
+
+        wk_init_error(&msg);
+        msg.code = hearth_code_name(err->code);
+        msg.message = err->message;
+        msg.needed = err->needed;
+        msg.available = err->available;
+        if (wk_encode_error(b, id, &msg, NULL) == 0)
+                return;
+        /* A sentence with a file's bytes in it may be no UTF-8, or cut within a character. */
+        buf_clear(b);
+        msg.message = "failed; the reason can't be written as UTF-8";
+        (void)wk_encode_error(b, id, &msg, NULL);
+}
+
+void reply_model_error(struct worker *w, uint32_t key, const struct h_error *err) {
+        _cleanup_(buf_free) struct buf b = {};
+
+        encode_error(&b, MODEL_BIT | key, err);
+        outbox_push(&w->out, &b);
+}
+
+void reply_error(struct task *t, const struct h_error *err) {
+        _cleanup_(buf_free) struct buf b = {};
+
+        encode_error(&b, t->id, err);
+        outbox_push(&t->worker->out, &b);
+        atomic_store(&t->done, true);
+        outbox_poke(&t->worker->out);
+}
+
+static void fail(struct task *t, int r, const char *what) {
+        struct h_error err = {};
+
+        h_error_from_errno(&err, r, what);
+        reply_error(t, &err);
+}
+
+/* ---- events ---- */
+
+/* Role runs of the prompt: as prompt, as generated, ... */
+static int append_runs(const struct task *t, struct buf *b) {
+        uint32_t n = 0;
+        uint8_t role = ENG_ROLE_PROMPT;
+        int r = 0;
+
+        for (uint32_t i = 0; i < t->n_cached && r == 0; i++) {
+                if (t->roles[i] != role) {
+                        r = buf_append(b, &n, sizeof(n));
+                        role = t->roles[i];
+                        n = 0;
+                }
+                n++;
+        }
+        return r < 0 ? r : buf_append(b, &n, sizeof(n));
+}
+
+void reply_accepted(struct task *t) {
+        _cleanup_(buf_free) struct buf b = {}, frame = {}, runs = {};
+        struct wire_accepted msg;
+        struct wk_out out;
+        int r;
+
+        wire_init_accepted(&msg);
+        msg.request = t->id;
+        msg.seed = t->seed;
+        msg.slot = t->slot;
+        msg.model = t->name;
+        msg.n_prompt = t->n_prompt;
+        msg.n_cached = MIN(t->n_cached, t->n_prompt);
+        msg.reused_generated = t->reused_generated;
+        msg.cache_miss = t->miss;
+        r = wire_encode_accepted(&frame, t->msg.id, &msg, NULL);
+        wk_init_out(&out);
+        out.n_prompt = t->n_prompt;
+        out.has_n_prompt = true;
+        out.n_cached = msg.n_cached;
+        out.has_n_cached = true;
+        out.n_done = msg.n_cached;
+        out.has_n_done = true;
+        if (r == 0 && t->reused_generated) {
+                r = append_runs(t, &runs);
+                out.roles = runs.data;
+                out.n_roles = runs.len;
+        }
+        if (r == 0) {
+                out.frame = frame.data + LENGTH;
+                out.n_frame = frame.len - LENGTH;
+                r = wk_encode_out(&b, t->id, &out, NULL);
+        }
+        if (r == 0)
+                outbox_push(&t->worker->out, &b);
+}
+
+void reply_progress(struct task *t) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_out out;
+
+        wk_init_out(&out);
+        out.n_done = MIN(eng_seq_len(t->model->context, t->seq), t->n_prompt);
+        out.has_n_done = true;
+        if (wk_encode_out(&b, t->id, &out, NULL) == 0)
+                outbox_push(&t->worker->out, &b);
+}
+
+struct tops {
+        struct wire_top_logprobs item;
+        uint32_t ids[20];
+        float logprobs[20];
+        const char *texts[20];
+        char text[20][64];
+};
+
+/* A token's text, its bytes that are no UTF-8 replaced by U+FFFD. */
+static void printable(const struct tok *tok, uint32_t id, char out[64]) {
+        size_t n, at, o = 0;
+        const char *p = tok_piece(tok, id, &n);
+
+        while (p && n && o < 56) {
+                size_t take;
+                if (utf8_valid(p, n, &at))
+                        at = n;
+                take = MIN(at, (size_t)56 - o);
+                while (take < at && take > 0 && ((unsigned char)p[take] & 0xc0) == 0x80)
+                        take--;
+                memcpy(out + o, p, take);
+                o += take;
+                if (take < at || at == n)
+                        break;
+                memcpy(out + o, "\xef\xbf\xbd", 3);
+                o += 3;
+                p += at + 1;
+                n -= at + 1;
+        }
+        out[o] = 0;
+}
+
+static void fill_tops(struct tops *t, const struct task *task, const struct eng_result *r) {
+        uint32_t n = MIN(r->n_top, 20u);
+
+        wire_init_top_logprobs(&t->item);
+        for (uint32_t i = 0; i < n; i++) {
+                t->ids[i] = r->top[i].token;
+                t->logprobs[i] = r->top[i].logprob;
+                printable(task->model->tok, r->top[i].token, t->text[i]);
+                t->texts[i] = t->text[i];
+        }
+        t->item.ids = t->ids;
+        t->item.n_ids = n * 4;
+        t->item.logprobs = t->logprobs;
+        t->item.n_logprobs = n * 4;
+        t->item.texts = t->texts;
+        t->item.n_texts = n;
+}
+
+void reply_tokens(struct task *t, const struct eng_result *res, const char *text, size_t n) {
+        const struct wire_generate *g = t->msg.body;
+        _cleanup_(buf_free) struct buf b = {}, frame = {};
+        struct wire_tokens msg;
+        struct tops tops;
+        struct wk_out out;
+        int r;
+
+        wire_init_tokens(&msg);
+        wk_init_out(&out);
+        if (n) {
+                msg.text = text;
+                msg.n_text = n;
+        }
+        if (res) {
+                msg.ids = out.ids = &res->token;
+                msg.n_ids = out.n_ids = 4;
+        }
+        if (res && g->logprobs) {
+                msg.logprobs = &res->logprob;
+                msg.n_logprobs = 4;
+                fill_tops(&tops, t, res);
+                msg.top = &tops.item;
+                msg.n_top = 1;
+        }
+        r = wire_encode_tokens(&frame, t->msg.id, &msg, NULL);
+        if (r == 0) {
+                out.frame = frame.data + LENGTH;
+                out.n_frame = frame.len - LENGTH;
+                r = wk_encode_out(&b, t->id, &out, NULL);
+        }
+        if (r == 0)
+                outbox_push(&t->worker->out, &b);
+}
+
+/* ---- ends ---- */
+
+void reply_frame(struct task *t, struct buf *frame) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_start_reply msg;
+        struct h_error err = {};
+        int r;
+
+        wk_init_start_reply(&msg);
+        msg.frame = frame->data + LENGTH;
+        msg.n_frame = frame->len - LENGTH;
+        msg.n_prompt = t->n_prompt;
+        msg.has_n_prompt = true;
+        msg.n_cached = MIN(t->n_cached, t->n_prompt);
+        msg.has_n_cached = true;
+        msg.n_generated = (uint32_t)t->n_generated;
+        r = wk_encode_start_reply(&b, t->id, &msg, &err);
+        if (r < 0) {
+                fail(t, r, "encoding the answer");
+                return;
+        }
+        buf_clear(frame);
+        outbox_push(&t->worker->out, &b);
+        atomic_store(&t->done, true);
+        outbox_poke(&t->worker->out);
+}
+
+void reply_finish(struct task *t, const char *finish, const char *stop_string) {
+        _cleanup_(buf_free) struct buf frame = {};
+        struct wire_generate_reply msg;
+        struct h_error err = {};
+        int r;
+
+        wire_init_generate_reply(&msg);
+        msg.finish = finish;
+        msg.stop_string = stop_string;
+        msg.n_prompt = t->n_prompt;
+        msg.n_cached = MIN(t->n_cached, t->n_prompt);
+        msg.n_generated = (uint32_t)t->n_generated;
+        msg.queue_us = t->waited_us;
+        msg.prefill_us = t->prefill_us;
+        if (t->first_us) {
+                msg.first_token_us = t->waited_us + t->first_us - t->arrived_us;
+                msg.decode_us = t->last_us - t->first_us;
+        }
+        msg.seed = t->seed;
+        r = wire_encode_generate_reply(&frame, t->msg.id, &msg, &err);
+        if (r < 0)
+                fail(t, r, "encoding the answer's end");
+        else
+                reply_frame(t, &frame);
+}
+
+void reply_embeddings(struct task *t) {
+        _cleanup_(buf_free) struct buf frame = {};
+        struct wire_embed_reply msg;
+        struct h_error err = {};
+        int r;
+
+        wire_init_embed_reply(&msg);
+        msg.n = (uint32_t)t->n_ends;
+        msg.dim = t->model->info.n_embd;
+        msg.vectors = t->vectors;
+        msg.n_vectors = t->n_ends * t->model->info.n_embd * sizeof(float);
+        msg.n_tokens = (uint32_t)t->feed.n;
+        r = wire_encode_embed_reply(&frame, t->msg.id, &msg, &err);
+        if (r < 0)
+                fail(t, r, "encoding the vectors");
+        else
+                reply_frame(t, &frame);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "daemon/worker/reply.h"
+#include "daemon/worker/worker.h"
+#include "ipc/worker.h"
+
+#define MODEL_BIT 0x80000000u
+#define DEFAULT_CTX 4096u
+
+/* Releases what was built so far, in the order of dependence. */
+static void teardown(struct wmodel *m) {
+        free(m->items);
+        free(m->results);
+        free(m->in_step);
+        m->vocab = grammar_vocab_free(m->vocab);
+        m->context = eng_context_free(m->context);
+        m->model = eng_model_close(m->model);
+        m->image = eng_image_close(m->image);
+        m->fd = fd_close(m->fd);
+        m->items = NULL;
+        m->results = NULL;
+        m->in_step = NULL;
+}
+
+/* More places than slots: ended requests leave their prefixes, and a slot is never without a place. */
+static uint32_t n_kept(uint32_t slots) {
+        return MAX(2u, slots / 2);
+}
+
+static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
+        struct eng_limits l = { .n_places = m->slots, .n_prefix = n_kept(m->slots), .n_ctx = m->want_ctx, .kv = m->kv };
+        struct eng_memory mem;
+        int r;
+
+        if (!l.n_ctx)
+                l.n_ctx = m->info.n_ctx_train ? MIN(m->info.n_ctx_train, DEFAULT_CTX) : DEFAULT_CTX;
+        if (m->info.n_ctx_train && l.n_ctx > m->info.n_ctx_train)
+                return h_error_counts(err, HEARTH_E_bad_request, l.n_ctx, m->info.n_ctx_train,
+                                      "%s: a context of %u positions was asked for, the model allows %u", m->name, l.n_ctx,
+                                      m->info.n_ctx_train);
+        r = eng_plan(m->model, &l, MAX(m->available, UINT64_C(1)), &mem, err);
+        if (r < 0) {
+                h_error_prefix(err, "%s", m->name);
+                return r;
+        }
+        r = eng_context_new(m->model, &l, &m->context, err);
+        if (r < 0)
+                return r;
+        m->n_ctx = eng_context_limits(m->context)->n_ctx;
+        m->n_rows = eng_context_limits(m->context)->n_rows;
+        m->max_kept = n_kept(m->slots);
+        *ret_bytes = mem.total - mem.weights;
+        m->items = h_new0(struct eng_item, m->slots);
+        m->results = h_new0(struct eng_result, m->slots);
+        m->in_step = h_new0(struct task *, m->slots);
+        return m->items && m->results && m->in_step ? 0 : -ENOMEM;
+}
+
+static int open_all(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
+        int r = eng_image_open(m->fd, true, &m->image, err);
+
+        m->fd = fd_close(m->fd); /* the mapping keeps it */
+        if (r < 0)
+                return r;
+        r = eng_model_open(m->worker->device, m->image, &m->model, err);
+        if (r < 0)
+                return r;
+        m->info = *eng_model_info(m->model);
+        m->tok = eng_model_tokenizer(m->model);
+        m->tmpl = eng_model_template(m->model, &m->tmpl_err);
+        return open_context(m, ret_bytes, err);
+}
+
+void wmodel_open(struct job *j) {
+        struct wmodel *m = CONTAINER_OF(j, struct wmodel, job);
+        struct worker *w = m->worker;
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_open_reply msg;
+        struct h_error err = {};
+        uint64_t bytes = 0;
+        int r = open_all(m, &bytes, &err);
+
+        atomic_fetch_add(&w->steps, 1); /* a model opened is progress */
+        if (r == 0) {
+                wk_init_open_reply(&msg);
+                msg.n_ctx = m->n_ctx;
+                msg.context_bytes = bytes;
+                msg.can_chat = m->tmpl != NULL;
+                msg.can_embed = m->info.can_embed;
+                if (!m->tmpl && m->info.has_template)
+                        msg.note = m->tmpl_err.message;
+                r = wk_encode_open_reply(&b, MODEL_BIT | m->key, &msg, &err);
+        }
+        if (r < 0) {
+                h_error_from_errno(&err, r, m->name);
+                teardown(m);
+                reply_model_error(w, m->key, &err);
+                m->failed = true;
+                atomic_store(&m->closing, true);
+                engine_add_model(w, m);
+                return;
+        }
+        engine_add_model(w, m);
+        outbox_push(&w->out, &b);
+}
+
+void wmodel_close(struct wmodel *m) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_close_reply msg;
+
+        teardown(m);
+        if (m->failed)
+                return;
+        wk_init_close_reply(&msg);
+        if (wk_encode_close_reply(&b, MODEL_BIT | m->key, &msg, NULL) == 0)
+                outbox_push(&m->worker->out, &b);
+}
+
+struct wmodel *wmodel_unref(struct wmodel *m) {
+        if (m && atomic_fetch_sub(&m->refs, 1) == 1) {
+                teardown(m);
+                pthread_mutex_destroy(&m->text_lock);
+                free(m->name);
+                free(m);
+        }
+        return NULL;
+}
+
+int wmodel_vocab(struct wmodel *m, const struct grammar_vocab **ret, struct h_error *err) {
+        int r = 0;
+
+        pthread_mutex_lock(&m->text_lock);
+        if (!m->vocab)
+                r = grammar_vocab_new(m->tok, &m->vocab, err);
+        *ret = m->vocab;
+        pthread_mutex_unlock(&m->text_lock);
+        return r;
+}

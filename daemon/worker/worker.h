@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The serving worker's threads and what they share.
+ *
+ *   control   fd 3, the outbox; tables of models and tasks; never waits
+ *   text (2)  templates, tokenizing, grammars
+ *   loader    opens models
+ *   engine    contexts and sequences; runs steps back to back
+ *
+ * The engine's inbox is guarded by 'lock'; everything else a thread touches is
+ * its own, atomic, or immutable while shared (device, model, tokenizer).
+ */
+
+#include <time.h>
+
+#include "daemon/common/log.h"
+#include "daemon/worker/jobs.h"
+#include "daemon/worker/outbox.h"
+#include "daemon/worker/task.h"
+
+struct kept; /* prefix.h */
+
+struct wmodel {
+        struct list link;        /* in the engine's list */
+        struct list known;       /* in the control thread's list */
+        struct job job;
+        struct worker *worker;
+        uint32_t key;
+        char *name;
+        int fd;                  /* the sealed copy, until it is mapped */
+        uint32_t want_ctx, slots;
+        enum eng_kv_type kv;
+        uint64_t available;
+
+        struct eng_image *image;
+        struct eng_model *model;
+        struct eng_context *context;
+        const struct tok *tok;
+        const struct tmpl *tmpl; /* NULL: none that can be used; why is in tmpl_err */
+        struct h_error tmpl_err;
+        struct grammar_vocab *vocab; /* made by the first request with a grammar; under text_lock */
+        pthread_mutex_t text_lock;
+        struct eng_model_info info;
+        uint32_t n_ctx, n_rows;
+
+        atomic_int refs;         /* of the struct: the control thread's table, the engine or the loader, each task */
+        atomic_bool closing;
+        atomic_int n_tasks;      /* alive in any thread */
+        bool failed;             /* never opened; nobody waits for its close */
+
+        /* engine thread */
+        struct list tasks;
+        struct list kept;        /* sequences of requests that have ended, most recently used first */
+        uint32_t n_kept, max_kept;
+        double us_per_row;       /* of prompt rows, measured */
+        double us_decode;        /* of a step with decode rows only */
+        uint32_t turn;           /* rotates whose prompt goes first */
+        struct eng_item *items;  /* [slots] */
+        struct eng_result *results;
+        struct task **in_step;
+};
+
+struct worker {
+        struct log log;
+        struct eng_device *device;
+        struct outbox out;
+        struct jobs text, loader;
+
+        pthread_t engine;
+        pthread_mutex_t lock;
+        pthread_cond_t some;
+        struct list new_models;  /* wmodel.link */
+        struct list new_tasks;   /* task.link */
+        bool changed;
+
+        atomic_uint_least64_t steps, rows;
+        atomic_bool busy;        /* a step could be made */
+
+        /* control thread */
+        int fd;
+        struct list models, tasks;
+};
+
+int worker_serve(const struct log *log);              /* --serve */
+int worker_fill(const struct log *log);               /* --fill */
+int worker_inspect(const char *path, bool json);      /* --inspect */
+
+/* model.c: the loader's job; afterwards the engine has it, or the broker an error. */
+void wmodel_open(struct job *j);
+/* Unmaps it and answers 'close', unless it failed. Engine thread, without tasks. */
+void wmodel_close(struct wmodel *m);
+struct wmodel *wmodel_unref(struct wmodel *m); /* NULL; from any thread */
+/* The grammar index of its vocabulary, made when first asked for. */
+int wmodel_vocab(struct wmodel *m, const struct grammar_vocab **ret, struct h_error *err);
+
+/* engine.c */
+void *engine_main(void *worker);
+void engine_add_model(struct worker *w, struct wmodel *m);
+void engine_add_task(struct worker *w, struct task *t);
+void engine_wake(struct worker *w); /* something atomic changed */
+
+static inline uint64_t now_us(void) {
+        struct timespec ts;
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
