@@ -107,7 +107,7 @@ static unsigned get_code(const struct k_layout_type *l, const uint8_t *src, unsi
 static void repack_panel(enum k_type t, uint32_t cols, uint32_t n_rows, size_t row_bytes, const uint8_t *src, uint8_t *dst) {
         const struct k_layout_type *l = &layouts[t];
         uint8_t u[K_PANEL][256], inverse[256] = { 0 };
-        unsigned center = k_codes_traits(t)->center;
+        int center = l->bits == 8 ? 0 : k_codes_traits(t)->center;
         uint8_t *codes = dst + k_layout_codes_off(t, cols);
         struct k_codes c;
 
@@ -122,7 +122,7 @@ static void repack_panel(enum k_type t, uint32_t cols, uint32_t n_rows, size_t r
                         put_head(l, block, r, dst + (size_t)unit * l->head);
                         k_codes_get(t, block, &c);
                         for (unsigned i = 0; i < l->unit; i++)
-                                u[r][i] = l->lut ? inverse[(uint8_t)c.q[i]] : (uint8_t)(c.q[i] + (int)center);
+                                u[r][i] = l->lut ? inverse[(uint8_t)c.q[i]] : (uint8_t)(c.q[i] + center);
                 }
                 put_codes(l, u, codes + (size_t)unit * l->codes);
         }
@@ -164,13 +164,14 @@ void k_layout_codes(enum k_type t, const void *data, uint32_t cols, uint32_t row
         const struct k_layout_type *l = &layouts[t];
         const uint8_t *panel = (const uint8_t *)data + row / K_PANEL * k_layout_panel_bytes(t, cols);
         const uint8_t *codes = panel + k_layout_codes_off(t, cols) + (size_t)unit * l->codes;
-        unsigned center = k_codes_traits(t)->center, r = row % K_PANEL;
+        int center = l->bits == 8 ? 0 : k_codes_traits(t)->center;
+        unsigned r = row % K_PANEL;
         uint8_t block[256] = { 0 };
 
         get_head(l, panel + (size_t)unit * l->head, r, block);
         k_codes_head(t, block, c);
         for (unsigned i = 0; i < l->unit; i++) {
                 unsigned u = get_code(l, codes, r, i);
-                c->q[i] = (int8_t)(l->lut ? l->lut[u] : (int)u - (int)center);
+                c->q[i] = (int8_t)(l->lut ? l->lut[u] : (int)u - center);
         }
 }

@@ -10,9 +10,9 @@
  *   heads    units x head bytes, padded to 64: each scale field of the file's
  *            block, verbatim, for the 16 rows one after another
  *   codes    units x (planes): one unit covers unit weights of each row
- * where code u = q + center (or the table index of the FP4 and IQ4 types), and
- * a step is 4 columns of 16 rows:
- *   8 bits   64 bytes a step: row-major, 4 columns of row 0, of row 1, ...
+ * where code u = q + center, or the table index of the FP4 and IQ4 types, or
+ * for 8 bits q itself, and a step is 4 columns of 16 rows:
+ *   8 bits   64 bytes a step: 4 columns of row 0, of row 1, ...
  *   4 bits   32 bytes a step: byte i holds element i (rows 0-7) low, 32 + i (rows 8-15) high
  *   2 bits   32 bytes per two steps: bit pairs (step, half) = (0,0) (0,1) (1,0) (1,1) from the lowest
  *   1 bit    32 bytes per four steps, bits in the same order

@@ -86,77 +86,108 @@ static void quantize(uint32_t kind, const float *x, uint32_t cols, void *image_r
         }
 }
 
-/* ---- one type: its tiles for 1..4 tokens and its unpacking ---- */
+/* ---- one type: tiles for 1..4 tokens on a panel, for 1 and 2 on the layout itself ---- */
 
-typedef void (*tile_fn)(const struct k_panel *p, uint32_t cols, const struct tok *tok);
-typedef void (*unpack_fn)(struct k_panel *p, const uint8_t *head, const uint8_t *codes, uint32_t cols);
+typedef void (*tile_fn)(const uint8_t *codes, const struct k_panel *p, uint32_t cols, const struct tok *tok);
+typedef void (*head_fn)(struct k_panel *p, const uint8_t *head, uint32_t cols);
+typedef void (*codes_fn)(uint8_t *q, const uint8_t *codes, uint32_t cols);
 
 struct type_fns {
-        tile_fn tile[4];
-        unpack_fn unpack;
+        tile_fn panel[4], packed[2];
+        head_fn head;
+        codes_fn codes;
 };
 
-/* Names a way to multiply: TILE(name, call with T) gives four functions. */
-#define TILE(name, call)                                                                                      \
-        static void name##_1(const struct k_panel *p, uint32_t cols, const struct tok *tok) { enum { T = 1 }; (void)cols; call; } \
-        static void name##_2(const struct k_panel *p, uint32_t cols, const struct tok *tok) { enum { T = 2 }; (void)cols; call; } \
-        static void name##_3(const struct k_panel *p, uint32_t cols, const struct tok *tok) { enum { T = 3 }; (void)cols; call; } \
-        static void name##_4(const struct k_panel *p, uint32_t cols, const struct tok *tok) { enum { T = 4 }; (void)cols; call; }
-#define TILES(name) { name##_1, name##_2, name##_3, name##_4 }
+INLINE struct codes from_panel(const uint8_t *p, bool is_signed) {
+        return (struct codes){ .p = p, .bits = 8, .is_signed = is_signed, .unit = 256 };
+}
 
-/*                                      planes group center back   min */
-TILE(f_c8, tile_float(p, cols, tok, T,  1, 32,  8, false, false))      /* Q4_0 */
-TILE(f_min, tile_float(p, cols, tok, T, 1, 32,  0, false, true))       /* Q4_1 */
-TILE(f_c16, tile_float(p, cols, tok, T, 1, 32, 16, false, false))      /* Q5_0 */
-TILE(f_min5, tile_float(p, cols, tok, T, 1, 32, 16, true, true))       /* Q5_1 */
-TILE(f_c12, tile_float(p, cols, tok, T, 1, 32, 12, false, false))      /* MXFP4 */
-TILE(f_c12g16, tile_float(p, cols, tok, T, 1, 16, 12, false, false))   /* NVFP4 */
-TILE(f_byte, tile_float(p, cols, tok, T, 2, 32, 0, false, false))      /* Q8_0, IQ4_NL */
-/*                            planes group center mins */
-TILE(i_g32min, tile_int(p, tok, T, 1, 32,  0, 32))   /* Q4_K */
-TILE(i_g16min32, tile_int(p, tok, T, 1, 16, 0, 32))  /* Q5_K */
-TILE(i_g16min, tile_int(p, tok, T, 1, 16,  0, 16))   /* Q2_K */
-TILE(i_g16c4, tile_int(p, tok, T, 1, 16,  4, 0))     /* Q3_K */
-TILE(i_g16c32, tile_int(p, tok, T, 1, 16, 32, 0))    /* Q6_K */
-TILE(i_g32c1, tile_int(p, tok, T, 1, 32,  1, 0))     /* TQ1_0, TQ2_0 */
-TILE(i_g32c9, tile_int(p, tok, T, 1, 32,  9, 0))     /* IQ1_S */
-TILE(i_g16c9, tile_int(p, tok, T, 1, 16,  9, 0))     /* IQ1_M */
-TILE(i_byte32, tile_int(p, tok, T, 2, 32, 0, 0))     /* IQ4_XS, IQ2_XXS, IQ3_XXS, IQ3_S */
-TILE(i_byte16, tile_int(p, tok, T, 2, 16, 0, 0))     /* IQ2_XS, IQ2_S */
+INLINE struct codes from_planes(enum k_type t, const uint8_t *p, unsigned bits, unsigned unit, bool is_signed) {
+        struct codes c = { .p = p, .bits = bits, .is_signed = is_signed, .unit = unit, .lut = _mm256_setzero_si256() };
+        if (t == K_MXFP4 || t == K_NVFP4)
+                c.lut = lut_plus(k_lut_e2m1, 12);
+        if (t == K_IQ4_NL || t == K_IQ4_XS)
+                c.lut = lut_plus(k_lut_iq4, 0);
+        c.use_lut = t == K_MXFP4 || t == K_NVFP4 || t == K_IQ4_NL || t == K_IQ4_XS;
+        return c;
+}
 
-#define UNPACK(t)                                                                                          \
-        static void unpack_##t(struct k_panel *p, const uint8_t *head, const uint8_t *codes, uint32_t cols) { \
-                unpack(K_##t, p, head, codes, cols);                                                          \
+#define FN(name, n, source, call)                                                                                   \
+        static void name(const uint8_t *codes, const struct k_panel *p, uint32_t cols, const struct tok *tok) {       \
+                enum { T = n };                                                                                     \
+                const struct codes c = source;                                                                        \
+                (void)cols;                                                                                           \
+                call;                                                                                               \
         }
-UNPACK(Q4_0)
-UNPACK(Q4_1)
-UNPACK(Q5_0)
-UNPACK(Q5_1)
-UNPACK(Q8_0)
-UNPACK(IQ4_NL)
-UNPACK(MXFP4)
-UNPACK(NVFP4)
-UNPACK(Q2_K)
-UNPACK(Q3_K)
-UNPACK(Q4_K)
-UNPACK(Q5_K)
-UNPACK(Q6_K)
-UNPACK(IQ4_XS)
-UNPACK(TQ2_0)
+/* A type's tiles on panels. */
+#define PANEL(t, is_signed, call)                             \
+        FN(t##_p1, 1, from_panel(codes, is_signed), call)      \
+        FN(t##_p2, 2, from_panel(codes, is_signed), call)      \
+        FN(t##_p3, 3, from_panel(codes, is_signed), call)      \
+        FN(t##_p4, 4, from_panel(codes, is_signed), call)
+#define HEAD(t)                                                                                        \
+        static void t##_head(struct k_panel *p, const uint8_t *head, uint32_t cols) {                  \
+                unpack_head(K_##t, p, head, cols);                                                     \
+        }
+/* And those of a type with a K_LAYOUT_CPU of 'bits' in units of 'unit' columns. */
+#define PLANES(t, bits, unit, is_signed, call)                                                         \
+        PANEL(t, is_signed, call)                                                                      \
+        HEAD(t)                                                                                        \
+        FN(t##_k1, 1, from_planes(K_##t, codes, bits, unit, is_signed), call)                          \
+        FN(t##_k2, 2, from_planes(K_##t, codes, bits, unit, is_signed), call)                          \
+        static void t##_codes(uint8_t *q, const uint8_t *codes, uint32_t cols) {                       \
+                codes_panel(from_planes(K_##t, codes, bits, unit, is_signed), q, cols);                \
+        }
 
+/*            bits unit signed                           group center back   min */
+PLANES(Q4_0,    4,  32, false, tile_float(c, p, cols, tok, T, 32,  8, false, false))
+PLANES(Q4_1,    4,  32, false, tile_float(c, p, cols, tok, T, 32,  0, false, true))
+PLANES(Q5_0,    5,  32, false, tile_float(c, p, cols, tok, T, 32, 16, false, false))
+PLANES(Q5_1,    5,  32, false, tile_float(c, p, cols, tok, T, 32, 16, true,  true))
+PLANES(IQ4_NL,  4,  32, true,  tile_float(c, p, cols, tok, T, 32,  0, false, false))
+PLANES(MXFP4,   4,  32, false, tile_float(c, p, cols, tok, T, 32, 12, false, false))
+PLANES(NVFP4,   4,  64, false, tile_float(c, p, cols, tok, T, 16, 12, false, false))
+/*                                                 group center mins */
+PLANES(Q2_K,    2, 256, false, tile_int(c, p, tok, T, 16,  0, 16))
+PLANES(Q3_K,    3, 256, false, tile_int(c, p, tok, T, 16,  4,  0))
+PLANES(Q4_K,    4, 256, false, tile_int(c, p, tok, T, 32,  0, 32))
+PLANES(Q5_K,    5, 256, false, tile_int(c, p, tok, T, 16,  0, 32))
+PLANES(Q6_K,    6, 256, false, tile_int(c, p, tok, T, 16, 32,  0))
+PLANES(IQ4_XS,  4, 256, true,  tile_int(c, p, tok, T, 32,  0,  0))
+PLANES(TQ2_0,   2, 256, false, tile_int(c, p, tok, T, 32,  1,  0))
+PANEL(Q8_0,    true,  tile_float(c, p, cols, tok, T, 32, 0, false, false))
+HEAD(Q8_0)
+PANEL(IQ1_S,   false, tile_int(c, p, tok, T, 32, 9, 0))
+PANEL(IQ1_M,   false, tile_int(c, p, tok, T, 16, 9, 0))
+PANEL(IQ2_XXS, true,  tile_int(c, p, tok, T, 32, 0, 0))
+PANEL(IQ2_XS,  true,  tile_int(c, p, tok, T, 16, 0, 0))
+
+#define PANEL_FNS(t) .panel = { t##_p1, t##_p2, t##_p3, t##_p4 }
+#define PLANES_FNS(t) { PANEL_FNS(t), .packed = { t##_k1, t##_k2 }, .head = t##_head, .codes = t##_codes }
 static const struct type_fns fns[_K_TYPE_MAX] = {
-        [K_Q4_0] = { TILES(f_c8), unpack_Q4_0 },       [K_Q4_1] = { TILES(f_min), unpack_Q4_1 },
-        [K_Q5_0] = { TILES(f_c16), unpack_Q5_0 },      [K_Q5_1] = { TILES(f_min5), unpack_Q5_1 },
-        [K_Q8_0] = { TILES(f_byte), unpack_Q8_0 },     [K_IQ4_NL] = { TILES(f_byte), unpack_IQ4_NL },
-        [K_MXFP4] = { TILES(f_c12), unpack_MXFP4 },    [K_NVFP4] = { TILES(f_c12g16), unpack_NVFP4 },
-        [K_Q2_K] = { TILES(i_g16min), unpack_Q2_K },   [K_Q3_K] = { TILES(i_g16c4), unpack_Q3_K },
-        [K_Q4_K] = { TILES(i_g32min), unpack_Q4_K },   [K_Q5_K] = { TILES(i_g16min32), unpack_Q5_K },
-        [K_Q6_K] = { TILES(i_g16c32), unpack_Q6_K },   [K_IQ4_XS] = { TILES(i_byte32), unpack_IQ4_XS },
-        [K_TQ1_0] = { TILES(i_g32c1), unpack_TQ2_0 },  [K_TQ2_0] = { TILES(i_g32c1), unpack_TQ2_0 },
-        [K_IQ1_S] = { TILES(i_g32c9), NULL },          [K_IQ1_M] = { TILES(i_g16c9), NULL },
-        [K_IQ2_XXS] = { TILES(i_byte32), NULL },       [K_IQ2_XS] = { TILES(i_byte16), NULL },
-        [K_IQ2_S] = { TILES(i_byte16), NULL },         [K_IQ3_XXS] = { TILES(i_byte32), NULL },
-        [K_IQ3_S] = { TILES(i_byte32), NULL },
+        [K_Q4_0] = PLANES_FNS(Q4_0),
+        [K_Q4_1] = PLANES_FNS(Q4_1),
+        [K_Q5_0] = PLANES_FNS(Q5_0),
+        [K_Q5_1] = PLANES_FNS(Q5_1),
+        [K_Q8_0] = { PANEL_FNS(Q8_0), .head = Q8_0_head },
+        [K_IQ4_NL] = PLANES_FNS(IQ4_NL),
+        [K_MXFP4] = PLANES_FNS(MXFP4),
+        [K_NVFP4] = PLANES_FNS(NVFP4),
+        [K_Q2_K] = PLANES_FNS(Q2_K),
+        [K_Q3_K] = PLANES_FNS(Q3_K),
+        [K_Q4_K] = PLANES_FNS(Q4_K),
+        [K_Q5_K] = PLANES_FNS(Q5_K),
+        [K_Q6_K] = PLANES_FNS(Q6_K),
+        [K_IQ4_XS] = PLANES_FNS(IQ4_XS),
+        [K_TQ1_0] = PLANES_FNS(TQ2_0),
+        [K_TQ2_0] = PLANES_FNS(TQ2_0),
+        [K_IQ1_S] = { PANEL_FNS(IQ1_S) },
+        [K_IQ1_M] = { PANEL_FNS(IQ1_M) },
+        [K_IQ2_XXS] = { PANEL_FNS(IQ2_XXS) },
+        [K_IQ2_XS] = { PANEL_FNS(IQ2_XS) },
+        [K_IQ2_S] = { PANEL_FNS(IQ2_XS) },    /* the same scales per 16 */
+        [K_IQ3_XXS] = { PANEL_FNS(IQ2_XXS) }, /* and per 32 */
+        [K_IQ3_S] = { PANEL_FNS(IQ2_XXS) },
 };
 
 static struct tok token_at(const struct work *wk, uint32_t kind, float *acc, uint32_t i, uint32_t col) {
@@ -179,7 +210,9 @@ static void panel_codes(const struct k_cpu_gemm *job, uint32_t kind, struct work
         const struct k_weight *w = job->w;
         const struct k_layout_type *l = k_layout_type(w->type);
         const struct type_fns *f = &fns[w->type];
-        const uint8_t *data = k_gemm_weights(job), *head = NULL, *codes = NULL;
+        const uint8_t *data = k_gemm_weights(job), *head = NULL, *codes = NULL, *src = NULL;
+        bool bytes = w->layout == K_LAYOUT_CPU && l->bits == 8; /* the layout is the panel */
+        bool packed = w->layout == K_LAYOUT_CPU && !bytes && n <= ELEMENTSOF(f->packed);
 
         if (w->layout == K_LAYOUT_CPU) {
                 head = data + row0 / K_PANEL * k_layout_panel_bytes(w->type, w->cols);
@@ -188,17 +221,20 @@ static void panel_codes(const struct k_cpu_gemm *job, uint32_t kind, struct work
         for (uint32_t col = 0; col < w->cols; col += PANEL_COLS) {
                 uint32_t cols = MIN(w->cols - col, PANEL_COLS);
 
-                if (w->layout == K_LAYOUT_CPU)
-                        f->unpack(&wk->panel, head + col / l->unit * l->head, codes + (size_t)(col / l->unit) * l->codes, cols);
-                else
+                if (w->layout == K_LAYOUT_CPU) {
+                        src = codes + (size_t)(col / l->unit) * l->codes;
+                        f->head(&wk->panel, head + col / l->unit * l->head, cols);
+                        if (!packed && !bytes)
+                                f->codes(wk->panel.q, src, cols);
+                } else {
                         k_panel_from_file(&wk->panel, w, data, row0, col, cols);
-
+                }
                 for (uint32_t t = 0; t < n; t += 4) {
                         uint32_t T = MIN(n - t, 4u);
                         struct tok tok[4];
                         for (uint32_t k = 0; k < T; k++)
                                 tok[k] = token_at(wk, kind, wk->acc[t + k], t + k, col);
-                        f->tile[T - 1](&wk->panel, cols, tok);
+                        (packed ? f->packed : f->panel)[T - 1](packed || bytes ? src : wk->panel.q, &wk->panel, cols, tok);
                 }
         }
 }

@@ -10,16 +10,12 @@
 
 static void put_block(struct k_panel *p, enum k_type t, const struct k_codes *c, uint32_t r, uint32_t col, uint32_t n) {
         const struct k_codes_traits *tr = k_codes_traits(t);
-        bool split = tr->bits > 6;
+        int add = tr->bits == 8 ? 0 : tr->center;
 
         for (uint32_t i = 0; i < n; i += 4) {
                 size_t at = (size_t)(col + i) * K_PANEL + 4 * r;
-                for (uint32_t k = 0; k < 4; k++) {
-                        uint8_t u = (uint8_t)(c->q[i + k] + (int)tr->center);
-                        p->q[0][at + k] = split ? u & 15 : u;
-                        if (split)
-                                p->q[1][at + k] = u >> 4;
-                }
+                for (uint32_t k = 0; k < 4; k++)
+                        p->q[at + k] = (uint8_t)(c->q[i + k] + add);
         }
         if (tr->kind == K_CODES_FLOAT) {
                 for (uint32_t i = 0; i < n; i += tr->group)

@@ -6,11 +6,10 @@
  * inner loops read. Unpacking costs once per panel piece, however many tokens
  * then use it, and keeps the loops free of the formats.
  *
- * Codes are unsigned bytes, 64 per step of 4 columns: row-major within the
- * step, so that a 32-byte vector is 8 rows x 4 columns and meets 4 activations
- * broadcast to all its lanes. Codes that don't fit 6 bits are split into a low
- * and a high nibble, because products of pairs must fit 16 bits:
- *      code - center = 16 * (high - 8) + low.
+ * Codes are bytes, 64 per step of 4 columns: row-major within the step, so
+ * that a 32-byte vector is 8 rows x 4 columns and meets 4 activations broadcast
+ * to all its lanes. Codes of up to 6 bits are unsigned (code + center), codes
+ * of 8 bits are signed.
  */
 
 #include "kernels/cpu/linear.h"
@@ -18,7 +17,7 @@
 #define PANEL_COLS 256u
 
 struct k_panel {
-        uint8_t q[2][PANEL_COLS * K_PANEL];         /* [plane]; one plane: all of the code */
+        uint8_t q[PANEL_COLS * K_PANEL];
         union {
                 float d[16][K_PANEL];               /* kind 1: scale per group */
                 int16_t sc[16][K_PANEL][2];         /* kind 2: scale per group, twice */

@@ -12,10 +12,12 @@
  *      group 16, per lane 8 products:   5 bits 8*31*127,  6 bits centered 8*32*127
  * all below 32768, and wrapping on the way does no harm: the lanes start at
  * minus center times the sum of their x, an exact value modulo 2^16. A single
- * vpmaddubsw can't saturate: 63 * 127 * 2 < 32768.
+ * vpmaddubsw can't saturate: 63 * 127 * 2 < 32768. Per 32 products that is two
+ * vector operations (multiply, add) and half a broadcast load.
  *
- * Per 32 products that is two vector operations (multiply, add) and half a
- * broadcast load, against four for the usual sign trick with widening.
+ * Codes of 8 bits take the sign from the weight: |w| times sign(w) x, at most
+ * 128 * 127 * 2 = 32512 a pair, widened at once by a multiplication with ones
+ * or with the group's integer scale: four operations.
  */
 
 #include "kernels/cpu/unpack_avx2.h"
@@ -49,54 +51,51 @@ INLINE __m256i start(const struct tok *t, unsigned group, unsigned g, int center
         return _mm256_mullo_epi16(pair((group == 16 ? t->im.pair16 : t->im.pair32) + 2 * g), _mm256_set1_epi16((short)-center));
 }
 
-/* One plane, both halves: a[t][half] += group products. */
-INLINE void group_one(const uint8_t *w, const struct tok *tok, unsigned T, unsigned group, unsigned g, int center,
-                      __m256i a[4][2]) {
+/* Unsigned codes, both halves: a[t][half] = sum of (code - center) x in 16-bit lanes. */
+INLINE void group_unsigned(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g, int center,
+                           __m256i a[4][2]) {
 #pragma GCC unroll 4
         for (unsigned t = 0; t < T; t++)
                 a[t][0] = a[t][1] = start(&tok[t], group, g, center);
-        w += g * group * K_PANEL;
 #pragma GCC unroll 8
         for (unsigned s = 0; s < group / 4; s++) {
-                __m256i w0 = load256(w + 64 * s), w1 = load256(w + 64 * s + 32);
+                __m256i w[2];
+                codes_step(c, g * (group / 4), s, w);
 #pragma GCC unroll 4
                 for (unsigned t = 0; t < T; t++) {
                         __m256i x = four(tok[t].im.q + g * group + 4 * s);
-                        a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(w0, x));
-                        a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(w1, x));
+                        a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(w[0], x));
+                        a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(w[1], x));
                         pin(&a[t][0]);
                         pin(&a[t][1]);
                 }
         }
 }
 
-/* Two planes, one half: a[t][0] low nibbles, a[t][1] high ones less 8. */
-INLINE void group_two(const struct k_panel *p, unsigned half, const struct tok *tok, unsigned T, unsigned group, unsigned g,
-                      __m256i a[4][2]) {
-        const uint8_t *w0 = p->q[0] + g * group * K_PANEL + 32 * half, *w1 = p->q[1] + g * group * K_PANEL + 32 * half;
-#pragma GCC unroll 4
-        for (unsigned t = 0; t < T; t++) {
-                a[t][0] = _mm256_setzero_si256();
-                a[t][1] = start(&tok[t], group, g, 8);
-        }
+/* Signed codes: a[t][half] += sum of code x times 'by' (ones, or the group's scales) in 32-bit lanes. */
+INLINE void group_signed(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g,
+                         const __m256i by[2], __m256i a[4][2]) {
 #pragma GCC unroll 8
         for (unsigned s = 0; s < group / 4; s++) {
-                __m256i lo = load256(w0 + 64 * s), hi = load256(w1 + 64 * s);
+                __m256i w[2];
+                codes_step(c, g * (group / 4), s, w);
+#pragma GCC unroll 2
+                for (unsigned h = 0; h < 2; h++) {
+                        __m256i abs = _mm256_abs_epi8(w[h]);
 #pragma GCC unroll 4
-                for (unsigned t = 0; t < T; t++) {
-                        __m256i x = four(tok[t].im.q + g * group + 4 * s);
-                        a[t][0] = _mm256_add_epi16(a[t][0], _mm256_maddubs_epi16(lo, x));
-                        a[t][1] = _mm256_add_epi16(a[t][1], _mm256_maddubs_epi16(hi, x));
-                        pin(&a[t][0]);
-                        pin(&a[t][1]);
+                        for (unsigned t = 0; t < T; t++) {
+                                __m256i x = _mm256_sign_epi8(four(tok[t].im.q + g * group + 4 * s), w[h]);
+                                a[t][h] = _mm256_add_epi32(a[t][h], _mm256_madd_epi16(_mm256_maddubs_epi16(abs, x), by[h]));
+                                pin(&a[t][h]);
+                        }
                 }
         }
 }
 
-/* Kind 1. back: what was taken off unsigned codes to fit, put back in 32 bits (Q5_1). */
-INLINE void tile_float(const struct k_panel *p, uint32_t cols, const struct tok *tok, unsigned T, unsigned planes,
+/* Kind 1. back: what was taken off unsigned codes to fit is put back in 32 bits (Q5_1). */
+INLINE void tile_float(const struct codes c, const struct k_panel *p, uint32_t cols, const struct tok *tok, unsigned T,
                        unsigned group, int center, bool back, bool min) {
-        const __m256i ones = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
+        const __m256i ones = _mm256_set1_epi16(1), by[2] = { ones, ones };
         __m256 f[4][2];
         __m256i a[4][2];
 
@@ -107,20 +106,20 @@ INLINE void tile_float(const struct k_panel *p, uint32_t cols, const struct tok 
         }
         for (unsigned g = 0; g < cols / group; g++) {
                 unsigned b = g * group / 32;
-                if (planes == 1)
-                        group_one(p->q[0], tok, T, group, g, center, a);
+                if (c.is_signed) {
+#pragma GCC unroll 4
+                        for (unsigned t = 0; t < T; t++)
+                                a[t][0] = a[t][1] = _mm256_setzero_si256();
+                        group_signed(c, tok, T, group, g, by, a);
+                } else {
+                        group_unsigned(c, tok, T, group, g, center, a);
+                }
 #pragma GCC unroll 2
                 for (unsigned h = 0; h < 2; h++) {
-                        if (planes == 2)
-                                group_two(p, h, tok, T, group, g, a);
                         __m256 dw = _mm256_load_ps(p->d[g] + 8 * h);
 #pragma GCC unroll 4
                         for (unsigned t = 0; t < T; t++) {
-                                __m256i i;
-                                if (planes == 1)
-                                        i = _mm256_madd_epi16(a[t][h], ones);
-                                else
-                                        i = _mm256_add_epi32(_mm256_madd_epi16(a[t][0], ones), _mm256_madd_epi16(a[t][1], sixteen));
+                                __m256i i = c.is_signed ? a[t][h] : _mm256_madd_epi16(a[t][h], ones);
                                 if (back)
                                         i = _mm256_add_epi32(i, _mm256_madd_epi16(pair(tok[t].im.pair32 + 2 * g),
                                                                                   _mm256_set1_epi16((short)center)));
@@ -140,32 +139,25 @@ INLINE void tile_float(const struct k_panel *p, uint32_t cols, const struct tok 
 }
 
 /* Kind 2: 256 columns. mins: weights per minimum, 0 for none. */
-INLINE void tile_int(const struct k_panel *p, const struct tok *tok, unsigned T, unsigned planes, unsigned group, int center,
-                     unsigned mins) {
+INLINE void tile_int(const struct codes c, const struct k_panel *p, const struct tok *tok, unsigned T, unsigned group,
+                     int center, unsigned mins) {
         __m256i sum[4][2], a[4][2];
 
 #pragma GCC unroll 4
         for (unsigned t = 0; t < T; t++)
                 sum[t][0] = sum[t][1] = _mm256_setzero_si256();
         for (unsigned g = 0; g < 256 / group; g++) {
-                if (planes == 1)
-                        group_one(p->q[0], tok, T, group, g, center, a);
-#pragma GCC unroll 2
-                for (unsigned h = 0; h < 2; h++) {
-                        __m256i sc = load256(p->sc[g] + 8 * h);
-                        if (planes == 2)
-                                group_two(p, h, tok, T, group, g, a);
-#pragma GCC unroll 4
-                        for (unsigned t = 0; t < T; t++) {
-                                if (planes == 1) {
-                                        sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(a[t][h], sc));
-                                } else {
-                                        __m256i hi = _mm256_slli_epi32(_mm256_madd_epi16(a[t][1], sc), 4);
-                                        sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(a[t][0], sc));
-                                        sum[t][h] = _mm256_add_epi32(sum[t][h], hi);
-                                }
-                        }
+                const __m256i sc[2] = { load256(p->sc[g]), load256(p->sc[g] + 8) };
+                if (c.is_signed) {
+                        group_signed(c, tok, T, group, g, sc, sum);
+                        continue;
                 }
+                group_unsigned(c, tok, T, group, g, center, a);
+#pragma GCC unroll 2
+                for (unsigned h = 0; h < 2; h++)
+#pragma GCC unroll 4
+                        for (unsigned t = 0; t < T; t++)
+                                sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(a[t][h], sc[h]));
         }
 #pragma GCC unroll 4
         for (unsigned t = 0; t < T; t++) {

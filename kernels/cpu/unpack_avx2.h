@@ -31,73 +31,70 @@ INLINE __m256i field(__m256i v, int shift, int mask) {
                                 _mm256_set1_epi8((char)mask));
 }
 
-/* Codes of 'steps' steps (a multiple of 4) of plain binary codes. */
-INLINE void codes_plain(const uint8_t *src, uint8_t *q, unsigned steps, unsigned bits) {
-        const uint8_t *high = src + steps * (bits >= 4 ? 32 : 16);
+/*
+ * Where the inner loops take codes from: a panel of bytes, or the bit planes
+ * themselves (few tokens: unpacking on the way is cheaper than by a panel).
+ * All but p and lut are compile-time constants.
+ */
+struct codes {
+        const uint8_t *p;
+        __m256i lut;
+        unsigned bits;     /* stored; 8 for a panel */
+        bool use_lut, is_signed;
+        unsigned unit;     /* columns per unit of the layout */
+};
 
-        if (bits >= 4) {
-                for (unsigned s = 0; s < steps; s += 4, src += 128, q += 256) {
-                        __m256i h0 = _mm256_setzero_si256(), h1 = h0;
-                        if (bits == 5) {
-                                h0 = load256(high);
-                                high += 32;
-                        }
-                        if (bits == 6) {
-                                h0 = load256(high);
-                                h1 = load256(high + 32);
-                                high += 64;
-                        }
-#pragma GCC unroll 4
-                        for (int i = 0; i < 4; i++) {
-                                __m256i v = load256(src + 32 * i), lo = field(v, 0, 15), hi = field(v, 4, 15);
-                                if (bits == 5) {
-                                        lo = _mm256_or_si256(lo, field(h0, 2 * i - 4, 16));
-                                        hi = _mm256_or_si256(hi, field(h0, 2 * i - 3, 16));
-                                }
-                                if (bits == 6) {
-                                        lo = _mm256_or_si256(lo, field(i < 2 ? h0 : h1, i % 2 * 4 - 4, 48));
-                                        hi = _mm256_or_si256(hi, field(i < 2 ? h0 : h1, i % 2 * 4 - 2, 48));
-                                }
-                                store256(q + 64 * i, lo);
-                                store256(q + 64 * i + 32, hi);
-                        }
-                }
+/* Codes of rows 0-7 and 8-15 at step first + s; s a constant, first a multiple of 4. */
+INLINE void codes_step(const struct codes c, unsigned first, unsigned s, __m256i w[2]) {
+        const unsigned steps = c.unit / 4;
+        const uint8_t *p = c.p, *high = p;
+        int i = (int)(s % 4);
+
+        if (c.bits == 8) {
+                w[0] = load256(p + 64 * (first + s));
+                w[1] = load256(p + 64 * (first + s) + 32);
                 return;
         }
-        for (unsigned s = 0; s < steps; s += 4, src += 64, q += 256) {
-                __m256i v[2] = { load256(src), load256(src + 32) }, h = _mm256_setzero_si256();
-                if (bits == 3) {
-                        h = load256(high);
-                        high += 32;
-                }
-#pragma GCC unroll 8
-                for (int i = 0; i < 8; i++) {
-                        __m256i u = field(v[i / 4], i % 4 * 2, 3);
-                        if (bits == 3)
-                                u = _mm256_or_si256(u, field(h, i - 2, 4));
-                        store256(q + 32 * i, u);
-                }
+        if (c.unit == 32) { /* a step's place within its unit */
+                p += first / steps * (c.bits * 64);
+                first %= steps;
+        }
+        high = p + steps * (c.bits >= 4 ? 32 : 16);
+        if (c.bits >= 4) {
+                __m256i v = load256(p + 32 * (first + s));
+                w[0] = field(v, 0, 15);
+                w[1] = field(v, 4, 15);
+        } else {
+                __m256i v = load256(p + 16 * first + s / 2 * 32);
+                w[0] = field(v, i % 2 * 4, 3);
+                w[1] = field(v, i % 2 * 4 + 2, 3);
+        }
+        if (c.bits == 3 || c.bits == 5) {
+                __m256i h = load256(high + 8 * first + s / 4 * 32);
+                int to = c.bits == 3 ? 2 : 4;
+                w[0] = _mm256_or_si256(w[0], field(h, 2 * i - to, 1 << to));
+                w[1] = _mm256_or_si256(w[1], field(h, 2 * i + 1 - to, 1 << to));
+        }
+        if (c.bits == 6) {
+                __m256i h = load256(high + 16 * first + s / 2 * 32);
+                w[0] = _mm256_or_si256(w[0], field(h, i % 2 * 4 - 4, 48));
+                w[1] = _mm256_or_si256(w[1], field(h, i % 2 * 4 - 2, 48));
+        }
+        if (c.use_lut) {
+                w[0] = _mm256_shuffle_epi8(c.lut, w[0]);
+                w[1] = _mm256_shuffle_epi8(c.lut, w[1]);
         }
 }
 
-/* Bytes into two nibble planes. */
-INLINE void codes_bytes(const uint8_t *src, struct k_panel *p, unsigned at, unsigned steps) {
-        for (unsigned i = 0; i < steps * 64; i += 32) {
-                __m256i v = load256(src + i);
-                store256(p->q[0] + at + i, field(v, 0, 15));
-                store256(p->q[1] + at + i, field(v, 4, 15));
-        }
-}
-
-/* Table indices; high NULL: one plane. */
-INLINE void codes_lut(const uint8_t *src, uint8_t *low, uint8_t *high, unsigned steps, __m256i lut, __m256i lut_high) {
-        for (unsigned s = 0; s < steps; s++, src += 32) {
-                __m256i v = load256(src), a = field(v, 0, 15), b = field(v, 4, 15);
-                store256(low + 64 * s, _mm256_shuffle_epi8(lut, a));
-                store256(low + 64 * s + 32, _mm256_shuffle_epi8(lut, b));
-                if (high) {
-                        store256(high + 64 * s, _mm256_shuffle_epi8(lut_high, a));
-                        store256(high + 64 * s + 32, _mm256_shuffle_epi8(lut_high, b));
+/* A panel's codes from the planes. */
+INLINE void codes_panel(const struct codes c, uint8_t *q, uint32_t cols) {
+        for (unsigned first = 0; first < cols / 4; first += 4, q += 256) {
+#pragma GCC unroll 4
+                for (unsigned s = 0; s < 4; s++) {
+                        __m256i w[2];
+                        codes_step(c, first, s, w);
+                        store256(q + 64 * s, w[0]);
+                        store256(q + 64 * s + 32, w[1]);
                 }
         }
 }
@@ -235,88 +232,60 @@ INLINE __m256i lut_plus(const int8_t *lut, int add) {
         return _mm256_add_epi8(_mm256_broadcastsi128_si256(load128(lut)), _mm256_set1_epi8((char)add));
 }
 
-/* Columns [col, col + cols) of the panel at 'data' (one of K_LAYOUT_CPU); both multiples of the unit. */
-INLINE void unpack(enum k_type t, struct k_panel *p, const uint8_t *head, const uint8_t *codes, uint32_t cols) {
-        const __m256i nibble = _mm256_set1_epi8(15);
-        __m256i lut;
-
+/* The scales of cols columns (a multiple of the unit) into a panel. */
+INLINE void unpack_head(enum k_type t, struct k_panel *p, const uint8_t *h, uint32_t cols) {
         switch (t) {
         case K_Q4_0:
-        case K_Q4_1:
         case K_Q5_0:
-        case K_Q5_1: {
-                bool min = t == K_Q4_1 || t == K_Q5_1;
-                unsigned bits = t == K_Q4_0 || t == K_Q4_1 ? 4 : 5;
-                for (unsigned b = 0; b < cols / 32; b++, head += min ? 64 : 32, codes += 64 * bits) {
-                        halves16(head, p->d[b]);
-                        if (min)
-                                halves16(head + 32, p->m[b]);
-                        codes_plain(codes, p->q[0] + 512 * b, 8, bits);
-                }
-                break;
-        }
         case K_Q8_0:
-                for (unsigned b = 0; b < cols / 32; b++, head += 32, codes += 512) {
-                        halves16(head, p->d[b]);
-                        codes_bytes(codes, p, 512 * b, 8);
-                }
-                break;
         case K_IQ4_NL:
-                lut = lut_plus(k_lut_iq4, -128);
-                for (unsigned b = 0; b < cols / 32; b++, head += 32, codes += 256) {
-                        halves16(head, p->d[b]);
-                        codes_lut(codes, p->q[0] + 512 * b, p->q[1] + 512 * b, 8, _mm256_and_si256(lut, nibble), field(lut, 4, 15));
+                for (unsigned b = 0; b < cols / 32; b++)
+                        halves16(h + 32 * b, p->d[b]);
+                break;
+        case K_Q4_1:
+        case K_Q5_1:
+                for (unsigned b = 0; b < cols / 32; b++) {
+                        halves16(h + 64 * b, p->d[b]);
+                        halves16(h + 64 * b + 32, p->m[b]);
                 }
                 break;
         case K_MXFP4:
-                lut = lut_plus(k_lut_e2m1, 12);
-                for (unsigned b = 0; b < cols / 32; b++, head += 16, codes += 256) {
-                        __m128i e = load128(head);
+                for (unsigned b = 0; b < cols / 32; b++) {
+                        __m128i e = load128(h + 16 * b);
                         _mm256_store_ps(p->d[b], e8m0_half(_mm256_cvtepu8_epi32(e)));
                         _mm256_store_ps(p->d[b] + 8, e8m0_half(_mm256_cvtepu8_epi32(_mm_bsrli_si128(e, 8))));
-                        codes_lut(codes, p->q[0] + 512 * b, NULL, 8, lut, lut);
                 }
                 break;
         case K_NVFP4:
-                lut = lut_plus(k_lut_e2m1, 12);
-                for (unsigned g = 0; g < cols / 16; g++, head += 16, codes += 128) {
-                        __m128i e = load128(head);
+                for (unsigned g = 0; g < cols / 16; g++) {
+                        __m128i e = load128(h + 16 * g);
                         _mm256_store_ps(p->d[g], ue4m3_half(_mm256_cvtepu8_epi32(e)));
                         _mm256_store_ps(p->d[g] + 8, ue4m3_half(_mm256_cvtepu8_epi32(_mm_bsrli_si128(e, 8))));
-                        codes_lut(codes, p->q[0] + 256 * g, NULL, 4, lut, lut);
                 }
                 break;
         case K_Q2_K:
-                head_q2(head, p);
-                codes_plain(codes, p->q[0], 64, 2);
+                head_q2(h, p);
                 break;
         case K_Q3_K:
-                head_q3(head, p);
-                codes_plain(codes, p->q[0], 64, 3);
+                head_q3(h, p);
                 break;
         case K_Q4_K:
-                head_k45(head, p, false);
-                codes_plain(codes, p->q[0], 64, 4);
+                head_k45(h, p, false);
                 break;
         case K_Q5_K:
-                head_k45(head, p, true);
-                codes_plain(codes, p->q[0], 64, 5);
+                head_k45(h, p, true);
                 break;
         case K_Q6_K:
-                head_q6(head, p);
-                codes_plain(codes, p->q[0], 64, 6);
+                head_q6(h, p);
                 break;
         case K_IQ4_XS:
-                lut = lut_plus(k_lut_iq4, -128);
-                head_iq4_xs(head, p);
-                codes_lut(codes, p->q[0], p->q[1], 64, _mm256_and_si256(lut, nibble), field(lut, 4, 15));
+                head_iq4_xs(h, p);
                 break;
         case K_TQ1_0:
         case K_TQ2_0:
-                head_flat(head, p);
-                codes_plain(codes, p->q[0], 64, 2);
+                head_flat(h, p);
                 break;
-        default: /* no K_LAYOUT_CPU */
+        default: /* no K_LAYOUT_CPU with heads */
                 break;
         }
 }
