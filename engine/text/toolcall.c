@@ -247,15 +247,17 @@ static int cut(struct toolcall_parser *p, struct buf *to, size_t at, size_t mark
         return r;
 }
 
-/* Bare JSON at the start of an answer (llama3): is this one? */
-static bool bare_start(const struct toolcall_parser *p) {
+enum bare { BARE_NO, BARE_YES, BARE_UNKNOWN };
+
+/* Bare JSON at the start of an answer, or after a call and an optional ';' (llama3): is this one? */
+static enum bare bare_start(const struct toolcall_parser *p) {
         size_t i = 0;
 
         if (!p->style.family || p->style.family->payload != TC_LLAMA || p->started)
-                return false;
-        while (i < p->pend.len && (isspace((unsigned char)p->pend.data[i]) || p->pend.data[i] == ';'))
+                return BARE_NO;
+        while (i < p->pend.len && (isspace((unsigned char)p->pend.data[i]) || (p->pend.data[i] == ';' && p->n_made)))
                 i++;
-        return i < p->pend.len && p->pend.data[i] == '{';
+        return i == p->pend.len ? BARE_UNKNOWN : p->pend.data[i] == '{' ? BARE_YES : BARE_NO;
 }
 
 /* Each step returns 1 (go on), 0 (wait for more text) or a negative errno. */
@@ -269,11 +271,17 @@ static int step_text(struct toolcall_parser *p, struct toolcall_out *out, bool l
 
         if (p->pend.len == 0)
                 return 0;
-        if (bare_start(p)) {
+        switch (bare_start(p)) {
+        case BARE_NO:
+                break;
+        case BARE_UNKNOWN:
+                if (!last)
+                        return 0;
+                break;
+        case BARE_YES:
                 p->state = S_CALL;
                 p->tagged = false;
-                while (p->pend.data[0] != '{')
-                        buf_consume(&p->pend, 1);
+                buf_consume(&p->pend, (size_t)((char *)memchr(p->pend.data, '{', p->pend.len) - p->pend.data));
                 return 1;
         }
         what = find_marker(&m, tc_slice(p->pend.data, p->pend.len), &at, &lit);
