@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention for any shape and KV type, in f32: one warp per (row, head, split of
+ * CUDA_SPLIT positions), then a merge of the splits in order. Splits lie on
+ * absolute positions, so a row's bits depend on its position alone. The plain
+ * kernel: attention_mma.cu covers the shapes that matter for speed.
+ */
+#include <errno.h>
+#include <math.h>
+
+#include "kernels/cuda/attention.cuh"
+
+template <int PER> __global__ void __launch_bounds__(128) attention_kernel(const attn_args a) {
+        const uint32_t lane = threadIdx.x & 31, head = blockIdx.y * 4 + (threadIdx.x >> 5), split = blockIdx.x;
+        const uint32_t row = a.row0 + blockIdx.z;
+
+        pdl_next();
+        pdl_wait();
+        if (head >= a.n_head)
+                return;
+        const uint32_t seq = a.b.seq[row];
+        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[seq];
+        int32_t p0 = (int32_t)split * CUDA_SPLIT, p1 = min(p0 + CUDA_SPLIT, last + 1);
+        if (a.window)
+                p0 = max(p0, pos - (int32_t)a.window + 1);
+        if (p0 >= p1)
+                return;
+        const uint32_t kvh = head / (a.n_head / a.kv.n_head_kv), dk = a.kv.dk, dv = a.kv.dv;
+        const float *q = a.q + row * a.q_stride + (size_t)head * a.q_head;
+        float qr[PER], acc[PER], m = -INFINITY, l = 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+                qr[i] = lane + 32 * i < dk ? q[lane + 32 * i] : 0;
+                acc[i] = 0;
+        }
+        for (int32_t p = p0; p < p1; p++) {
+                uint32_t slot = kv_slot(a.b, a.kv, seq, (uint32_t)p);
+                if (slot == UINT32_MAX)
+                        continue;
+                const uint8_t *k = (const uint8_t *)a.kv.k + (size_t)slot * a.kv.k_row_bytes;
+                const uint8_t *v = a.kv.v ? (const uint8_t *)a.kv.v + (size_t)slot * a.kv.v_row_bytes : k;
+                const enum k_type vt = a.kv.v ? a.kv.type_v : a.kv.type_k;
+                const uint32_t v0 = a.kv.v ? kvh * dv : kvh * dk;
+                float s = 0;
+#pragma unroll
+                for (int i = 0; i < PER; i++)
+                        if (lane + 32 * i < dk)
+                                s = __fmaf_rn(qr[i], kv_get(a.kv.type_k, k, kvh * dk + lane + 32 * i), s);
+                s = warp_sum(s) * a.scale;
+                if (a.softcap != 0)
+                        s = a.softcap * tanhf(s / a.softcap);
+                float mn = fmaxf(m, s), f = expf(m - mn), e = expf(s - mn);
+                m = mn;
+                l = l * f + e;
+#pragma unroll
+                for (int i = 0; i < PER; i++)
+                        if (lane + 32 * i < dv)
+                                acc[i] = __fmaf_rn(e, kv_get(vt, v, v0 + lane + 32 * i), acc[i] * f);
+        }
+        float *o = a.part + ((size_t)(blockIdx.z * a.n_head + head) * a.n_split + split) * (dv + 2);
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+                if (lane + 32 * i < dv)
+                        o[lane + 32 * i] = acc[i];
+        if (lane == 0) {
+                o[dv] = m;
+                o[dv + 1] = l;
+        }
+}
+
+/* Merges the splits of one (row, head); writes the D image where it can. */
+__global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a) {
+        const uint32_t head = blockIdx.x, row = a.row0 + blockIdx.y, dv = a.kv.dv;
+
+        pdl_next();
+        pdl_wait();
+        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[a.b.seq[row]];
+        const uint32_t s1 = (uint32_t)last / CUDA_SPLIT + 1;
+        const uint32_t s0 = a.window && pos - (int32_t)a.window + 1 > 0 ? (uint32_t)(pos - (int32_t)a.window + 1) / CUDA_SPLIT : 0;
+        const float *p = a.part + (size_t)(blockIdx.y * a.n_head + head) * a.n_split * (dv + 2);
+        float m = a.sinks ? a.sinks[head] : -INFINITY, l;
+        for (uint32_t s = s0; s < s1; s++)
+                m = fmaxf(m, p[(size_t)s * (dv + 2) + dv]);
+        l = a.sinks ? expf(a.sinks[head] - m) : 0;
+        for (uint32_t s = s0; s < s1; s++) {
+                float ms = p[(size_t)s * (dv + 2) + dv];
+                if (ms != -INFINITY)
+                        l += p[(size_t)s * (dv + 2) + dv + 1] * expf(ms - m);
+        }
+        const float inv = l > 0 ? 1.0f / l : 0;
+        const uint32_t dv32 = (dv + 31) & ~31u;
+        for (uint32_t c = threadIdx.x; c < dv32; c += blockDim.x) {
+                float v = 0;
+                if (c < dv) {
+                        for (uint32_t s = s0; s < s1; s++) {
+                                float ms = p[(size_t)s * (dv + 2) + dv];
+                                if (ms != -INFINITY)
+                                        v = __fmaf_rn(expf(ms - m), p[(size_t)s * (dv + 2) + c], v);
+                        }
+                        v *= inv;
+                        if (a.gate)
+                                v *= sigmoid(a.gate[row * a.gate_stride + (size_t)head * a.gate_head + c]);
+                        a.out[(size_t)row * a.n_head * dv + head * dv + c] = v;
+                }
+                if (a.merge_image && row < a.img.n_d)
+                        image_put32(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, (head * dv + c) >> 5, v);
+        }
+        if (a.merge_image && row < a.img.n_d && head == a.n_head - 1)
+                for (uint32_t c = a.n_head * dv + threadIdx.x; c < a.img.kpad; c += blockDim.x)
+                        image_put32(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, c >> 5, 0);
+}
+
+int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct cmd_attention *c) {
+        attn_args a = {};
+        int r;
+
+        a.q = c->a.q;
+        a.q_stride = c->a.q_stride;
+        a.q_head = c->a.q_head;
+        a.n_head = c->a.n_head;
+        a.kv = c->kv;
+        a.scale = c->a.scale;
+        a.softcap = c->a.softcap;
+        a.window = c->a.window;
+        a.causal = c->a.causal;
+        a.sinks = c->a.sinks;
+        a.gate = c->a.gate;
+        a.gate_stride = c->a.gate_stride;
+        a.gate_head = c->a.gate_head;
+        a.out = c->out.f;
+        a.b = *b;
+        a.n_split = b->n_split;
+        a.part = d->s_attn;
+        a.img = {c->out.q, kpad_of(a.n_head * a.kv.dv), c->write_image ? MIN(b->n_d, b->n) : 0};
+        a.merge_image = c->write_image && a.kv.dv % 32 == 0;
+        if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > 1024 || a.kv.dv > 1024)
+                return -EINVAL;
+        uint32_t done = 0;
+        if (!d->exact && (r = cuda_attention_mma(d, a, &done)) < 0)
+                return r;
+        size_t per_row = (size_t)a.n_head * a.n_split * (a.kv.dv + 2) * sizeof(float);
+        uint32_t rows = (uint32_t)MIN(d->s_attn_bytes / per_row, (size_t)65535);
+        if (rows == 0) {
+                cuda_fail(d, cudaErrorMemoryAllocation, "attention scratch");
+                return -E2BIG;
+        }
+        for (uint32_t r0 = done; r0 < b->n; r0 += rows) {
+                uint32_t n = MIN(rows, b->n - r0), per = DIV_ROUND_UP(MAX(a.kv.dk, a.kv.dv), 32u);
+                dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
+                a.row0 = r0;
+                if (per <= 4)
+                        r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
+                else if (per <= 8)
+                        r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
+                else
+                        r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
+                if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, 0, a)) < 0)
+                        return r;
+        }
+        if (!c->write_image)
+                return 0;
+        /* What the merge has not done: P rows, and D rows of heads that are no multiple of a block. */
+        uint32_t q0 = a.merge_image ? b->n_d : 0, cols = a.n_head * a.kv.dv;
+        struct image img = {c->out.q + q0 * image_slot(a.img.kpad), a.img.kpad, b->n_d - q0};
+        return q0 < b->n ? cuda_quantize(d, a.out + (size_t)q0 * cols, cols, NULL, b->n - q0, cols, img) : 0;
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The CUDA backend's own header: device, step data on the device, commands and
+ * one launch function per kernel family.
+ *
+ * How a step runs: ops->X() of an open batch only append a command (a deep copy
+ * of the arguments, no host pointers) to an arena. The arena runs at batch_end,
+ * or earlier when the caller needs a result (download, sync, ...). A small step
+ * whose arena equals, byte for byte, one seen before replays that one's CUDA
+ * graph; what changes from step to step (tokens, positions, page tables, rows
+ * to gather) is device data at fixed addresses and in no command.
+ *
+ * Roles: rows [0, n_d) of a product go through the int8 tensor-core kernel
+ * (matvec.cu), the others through the f16 one (matmul.cu). Neither looks at how
+ * many rows there are, so a row's bits depend on its role and shape alone.
+ */
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cuda/layout.h"
+#include "kernels/kernels.h"
+
+enum {
+        CUDA_MAX_GROUP = 16,   /* KV groups (page tables) of a model */
+        CUDA_SPLIT = 256,      /* tokens per KV split, on absolute positions */
+        CUDA_GRAPH_ROWS = 64,  /* larger steps run without a graph */
+        CUDA_MAX_GRAPH = 48,
+        CUDA_ROPE_MAX = 64,    /* different rope tables */
+        CUDA_ROPE_DIMS = 512,
+};
+
+/* ---- activation images ---------------------------------------------------- *
+ * One slot of 2 * kpad + 128 bytes per row, kpad = cols rounded up to 256.
+ * D rows: int8 codes[kpad] in fragment order (image_code_at), float d[kpad/32],
+ *         float s[kpad/16] (d * sum of the 16 codes).
+ * P rows: f16[kpad], scaled by a power of two so that no value overflows; then
+ *         the inverse as a float.
+ */
+static inline __host__ __device__ uint32_t kpad_of(uint32_t cols) {
+        return (cols + CUDA_TILE_COLS - 1) & ~(uint32_t)(CUDA_TILE_COLS - 1);
+}
+static inline __host__ __device__ size_t image_slot(uint32_t kpad) { return 2 * (size_t)kpad + 128; }
+static inline size_t image_bytes(uint32_t n, uint32_t cols) { return n * image_slot(kpad_of(cols)); }
+
+struct image { /* what a kernel needs to write or read images of n rows */
+        uint8_t *slots;
+        uint32_t kpad, n_d; /* rows below n_d get the D form */
+};
+
+struct dbatch { /* step data on the device */
+        const uint32_t *token;
+        const int32_t *pos;
+        const uint32_t *seq;
+        const uint32_t *state_in, *state_out, *state_zero;
+        const uint32_t *row_at;               /* [n] the row's number within its sequence */
+        const int32_t *seq_last;              /* [n_seq] last position of the sequence in this batch */
+        const uint32_t *seq_start, *seq_rows; /* rows of sequence s: seq_rows[seq_start[s] .. seq_start[s+1]) */
+        const uint32_t *table[CUDA_MAX_GROUP];
+        uint32_t table_stride[CUDA_MAX_GROUP];
+        uint32_t n, n_d, n_seq, n_split; /* n_split: KV splits covering the longest sequence, rounded up to a power of two */
+};
+
+/* ---- device ---------------------------------------------------------------- */
+enum cmd_kind : uint32_t {
+        CMD_BATCH, CMD_EMBED, CMD_NORM, CMD_LINEAR, CMD_HEAD_LINEAR, CMD_GLU, CMD_QKV, CMD_ATTENTION, CMD_DELTA,
+        CMD_SHORTCONV, CMD_MOE, CMD_ELEM,
+};
+
+struct cmd_head {
+        uint32_t kind, bytes; /* of the whole command, a multiple of 16 */
+        uint64_t zero;
+};
+
+struct graph_entry {
+        uint8_t *arena;
+        size_t bytes;
+        cudaGraphExec_t exec;
+        uint64_t used;
+};
+
+struct rope_entry {
+        uint64_t hash;
+        struct k_rope_params p;
+};
+
+struct cuda_dev {
+        struct k_dev base;
+        int ordinal;
+        bool exact, sm90, pdl;
+        uint32_t n_sm;
+        cudaStream_t stream;
+        char describe[400], error[200];
+        bool lost;
+
+        uint8_t *stage_host[2], *stage_dev; /* step data: pinned, twice, and the device's copy */
+        size_t stage_bytes, stage_used;
+        cudaEvent_t stage_done[2];
+        uint32_t stage_turn;
+
+        uint8_t *arena;
+        size_t arena_bytes, arena_used;
+        bool recording;
+        bool stage_dirty;
+        struct dbatch batch;
+        struct graph_entry graph[CUDA_MAX_GRAPH];
+        uint64_t clock, n_graph_hit, n_graph_miss, n_eager;
+
+        struct rope_entry rope[CUDA_ROPE_MAX];
+        uint32_t n_rope;
+        double *rope_dev; /* [CUDA_ROPE_MAX][CUDA_ROPE_DIMS / 2] angle per position */
+
+        uint8_t *scratch; /* reserve() */
+        size_t scratch_bytes;
+        uint8_t *s_image;   /* activation image where k_act has none */
+        float *s_attn;      /* partial results of KV splits */
+        size_t s_attn_bytes;
+        float *s_row;       /* [max_rows][max_cols] floats */
+        uint8_t *s_dequant; /* decoded weights, a slice at a time */
+        size_t s_dequant_bytes;
+        uint32_t max_rows, max_cols;
+        void *tma_encode; /* cuTensorMapEncodeTiled */
+};
+
+static inline struct cuda_dev *cuda_dev_of(struct k_dev *d) { return (struct cuda_dev *)d; }
+
+/* Turns a CUDA error into -EIO (or -ENOMEM) and remembers what it was about. */
+int cuda_fail(struct cuda_dev *d, cudaError_t e, const char *what);
+#define CUDA_TRY(d, expr, what)                              \
+        do {                                                 \
+                cudaError_t _e = (expr);                     \
+                if (_e != cudaSuccess)                       \
+                        return cuda_fail((d), _e, (what));   \
+        } while (0)
+static inline int cuda_launched(struct cuda_dev *d, const char *what) {
+        cudaError_t e = cudaGetLastError();
+        return e == cudaSuccess ? 0 : cuda_fail(d, e, what);
+}
+
+/* Asks the runtime for one of our kernels: fails when this build has no code for the current card. */
+cudaError_t cuda_kernel_probe(cudaFuncAttributes *ret);
+int cuda_tables_dequant(struct cuda_dev *d); /* constant tables, once per device */
+int cuda_tables_embed(struct cuda_dev *d);
+
+/* record.cu: the ops that the table points to, and running what they recorded. */
+int cuda_flush(struct cuda_dev *d);
+void cuda_graphs_drop(struct cuda_dev *d);
+extern const struct k_ops cuda_ops_table;
+/* Copies host data into this step's staging; *ret_dev is where the device will see it. */
+int cuda_stage(struct cuda_dev *d, const void *src, size_t bytes, const void **ret_dev);
+int cuda_rope(struct cuda_dev *d, const struct k_rope_params *p, const double **ret_freq, float *ret_mscale);
+
+/* ---- commands (deep copies) -------------------------------------------------- */
+struct act { float *f; uint8_t *q; uint32_t cols; uint32_t image; /* q_kind: q holds the rows' images */ };
+
+struct cmd_embed { struct k_weight w; uint32_t index; float scale; uint32_t add; struct act out; uint32_t n; };
+struct cmd_norm {
+        struct act x, add, out;
+        const float *add_norm_w, *add_norm_b, *w, *b;
+        float add_scale, eps, out_scale;
+        uint32_t kind, group, out_col, n, n_d;
+        uint32_t write_image, has_add, has_out;
+        const uint32_t *gather;
+};
+struct linear_out { struct k_weight w; const float *bias; float *y; size_t y_stride; };
+struct cmd_linear {
+        struct act x;
+        uint32_t make_image, n_out, row0, n_rows, n_d;
+        const uint32_t *gather;
+        struct linear_out out[K_LINEAR_MAX];
+};
+struct cmd_head_linear { struct k_head_linear_args a; struct k_weight w; };
+struct cmd_glu { struct k_glu_args a; struct act out; uint32_t n_d, write_image; };
+struct cmd_qkv { struct k_qkv_args a; struct k_kv kv; const double *freq; float mscale; uint32_t has_kv, rope_kind, n_dims; };
+struct cmd_attention { struct k_attention_args a; struct k_kv kv; struct act out; uint32_t write_image; };
+struct cmd_delta { struct k_delta_args a; struct act out; uint32_t write_image; };
+struct cmd_shortconv { struct k_shortconv_args a; struct act out; uint32_t write_image; };
+struct cmd_moe { struct k_moe_args a; struct act x; struct k_weight gate, up, down; };
+struct cmd_elem { struct k_elem_args a; const uint32_t *gather; };
+
+int cuda_run_embed(struct cuda_dev *, const struct dbatch *, const struct cmd_embed *);
+int cuda_run_norm(struct cuda_dev *, const struct dbatch *, const struct cmd_norm *);
+int cuda_run_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_linear *);
+int cuda_run_head_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_head_linear *);
+int cuda_run_glu(struct cuda_dev *, const struct dbatch *, const struct cmd_glu *);
+int cuda_run_qkv(struct cuda_dev *, const struct dbatch *, const struct cmd_qkv *);
+int cuda_run_attention(struct cuda_dev *, const struct dbatch *, const struct cmd_attention *);
+int cuda_run_delta(struct cuda_dev *, const struct dbatch *, const struct cmd_delta *);
+int cuda_run_shortconv(struct cuda_dev *, const struct dbatch *, const struct cmd_shortconv *);
+int cuda_run_moe(struct cuda_dev *, const struct dbatch *, const struct cmd_moe *);
+int cuda_run_elem(struct cuda_dev *, const struct dbatch *, const struct cmd_elem *);
+size_t cuda_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
+
+/* ---- products (shared by linear, head_linear and moe) --------------------------- */
+
+/*
+ * Rows of a product in jobs: a job is one matrix (expert) and the columns
+ * [start, start + count) of the lists below. Without lists there is one job:
+ * matrix 0, all n columns, x row = y row = column.
+ */
+struct jobs {
+        uint32_t n_job;               /* upper bound, the grid's size */
+        const uint32_t *expert;       /* [n_job], UINT32_MAX: nothing */
+        const uint32_t *start, *count;
+        const uint32_t *x_row, *y_row; /* per column, or NULL: the column itself */
+        uint32_t n;                   /* columns in all; without lists, of the one job */
+        uint32_t per_expert;          /* head_linear: job = expert = head; x row = column * n_job + job, y += job * y_job */
+        size_t y_job;
+};
+
+/* D: y = scale * W x + bias from D images; all types with planes. */
+int cuda_matvec(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
+                const struct jobs *);
+/* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. */
+struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
+int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
+                      const float *x, size_t x_stride, const struct jobs *);
+/* y rows from float activations in f32, weights of any type (lists of jobs only for float weights). */
+int cuda_linear_f32(struct cuda_dev *, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *);
+/* Decodes rows [row0, row0 + n) of one matrix to dense rows of 'stride' elements of type 'to' (K_F16 or K_F32). */
+int cuda_dequant(struct cuda_dev *, const struct k_weight *w, uint32_t expert, uint32_t row0, uint32_t n, void *dst,
+                 enum k_type to, uint32_t stride);
+/* f16, whole experts [e0, e0 + n), side by side; first: [n_expert + 1], experts without rows are left out. */
+int cuda_dequant_experts(struct cuda_dev *, const struct k_weight *w, uint32_t e0, uint32_t n, const uint32_t *first, void *dst,
+                         uint32_t stride);
+/* Quantizes n rows of floats to images (rows below img.n_d in D form). src rows: gather[i] or i. */
+int cuda_quantize(struct cuda_dev *, const float *x, size_t x_stride, const uint32_t *gather, uint32_t n, uint32_t cols,
+                  struct image img);
+int cuda_glu_rows(struct cuda_dev *, const float *gate, size_t gate_stride, const float *up, size_t up_stride, uint32_t act,
+                  float alpha, float limit, float *out, uint32_t cols, uint32_t n, bool write_image, struct image img);
+/* P: y[m, n] = x16[m, k] w16[n, k]^T * row scale[m] * *w_scale + bias[n]. */
+struct matmul {
+        const uint8_t *x;            /* P images, one slot a row; k = their kpad */
+        const __half *w; size_t w_stride;
+        uint32_t m, n, k, k_image;   /* k <= k_image */
+        const float *w_scale, *bias;
+        float *y; size_t y_stride;
+        const uint32_t *y_row; /* NULL: row itself */
+        /* grouped (moe): rows of x are sorted by expert */
+        uint32_t n_group;            /* 0: plain */
+        uint32_t group0;             /* first expert of this launch */
+        const uint32_t *group_start; /* [n_expert + 1] first row of each expert, device */
+        size_t w_group, bias_group;  /* elements between experts */
+};
+int cuda_matmul(struct cuda_dev *, const struct matmul *);
+
+#ifdef __CUDACC__
+/*
+ * Programmatic dependent launch: a kernel may start while its predecessor ends.
+ * Every kernel of this backend calls pdl_wait() before it touches anything that
+ * a step computes (weights may be read before), also where it has nothing to
+ * read: completion must stay transitive.
+ */
+static __device__ __forceinline__ void pdl_wait() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void pdl_next() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+template <class... P, class... A>
+static inline int launch(struct cuda_dev *d, const char *what, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
+        if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+                return 0;
+        cudaLaunchAttribute at[1];
+        cudaLaunchConfig_t c = {};
+        c.gridDim = grid;
+        c.blockDim = block;
+        c.dynamicSmemBytes = smem;
+        c.stream = d->stream;
+        at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        at[0].val.programmaticStreamSerializationAllowed = 1;
+        c.attrs = at;
+        c.numAttrs = d->pdl ? 1 : 0;
+        CUDA_TRY(d, cudaLaunchKernelEx(&c, kernel, P(args)...), what);
+        return 0;
+}
+
+/* ---- device helpers ------------------------------------------------------------ */
+
+/* Where code column c lies in a D image: [c / 64][t][kb & 1][half][4]; one 16-byte load gives a lane both halves of two kb. */
+static __device__ __forceinline__ uint32_t image_code_at(uint32_t c) {
+        uint32_t in = c & 31;
+        return (c & ~63u) + ((in & 15) >> 2) * 16 + ((c >> 5) & 1) * 8 + (in >> 4) * 4 + (in & 3);
+}
+static __device__ __forceinline__ float *image_d(uint8_t *slot, uint32_t kpad) { return (float *)(slot + kpad); }
+static __device__ __forceinline__ float *image_s(uint8_t *slot, uint32_t kpad) { return (float *)(slot + kpad + kpad / 8); }
+
+static __device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+                v += __shfl_xor_sync(~0u, v, o);
+        return v;
+}
+static __device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+                v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+        return v;
+}
+/* All threads of the block get the result; red: 33 floats of shared memory. Fixed order. */
+static __device__ __forceinline__ float block_sum(float v, float *red) {
+        int w = threadIdx.x >> 5, nw = (blockDim.x + 31) >> 5;
+        v = warp_sum(v);
+        __syncthreads();
+        if ((threadIdx.x & 31) == 0)
+                red[w] = v;
+        __syncthreads();
+        float r = 0;
+        for (int i = 0; i < nw; i++)
+                r += red[i];
+        return r;
+}
+static __device__ __forceinline__ float block_max(float v, float *red) {
+        int w = threadIdx.x >> 5, nw = (blockDim.x + 31) >> 5;
+        v = warp_max(v);
+        __syncthreads();
+        if ((threadIdx.x & 31) == 0)
+                red[w] = v;
+        __syncthreads();
+        float r = red[0];
+        for (int i = 1; i < nw; i++)
+                r = fmaxf(r, red[i]);
+        return r;
+}
+
+static __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
+/* enum k_glu's functions; tanh GELU as in arXiv:1606.08415. */
+static __device__ __forceinline__ float glu_value(uint32_t act, float g, float u, bool gated, float alpha, float limit) {
+        float x = gated ? g : u, v;
+        switch (act) {
+        case K_GLU_SILU: v = x * sigmoid(x); break;
+        case K_GLU_GELU_TANH: v = 0.5f * x * (1.0f + tanhf(0.79788456080286535588f * x * (1.0f + 0.044715f * x * x))); break;
+        case K_GLU_GELU_ERF: v = 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f)); break;
+        case K_GLU_RELU2: v = x > 0 ? x * x : 0; break;
+        case K_GLU_SWIGLU_OAI: {
+                float m = fminf(x, limit);
+                v = m * sigmoid(alpha * m);
+                return gated ? v * (fminf(fmaxf(u, -limit), limit) + 1.0f) : v;
+        }
+        default: v = x; break;
+        }
+        return gated ? v * u : v;
+}
+
+/*
+ * A warp quantizes 32 columns, one per lane, into a D slot. Values beyond the
+ * row's end come in as 0.
+ */
+static __device__ __forceinline__ void image_put32(uint8_t *slot, uint32_t kpad, uint32_t kb, float v) {
+        uint32_t lane = threadIdx.x & 31;
+        float amax = warp_max(fabsf(v));
+        float d = amax / 127.0f, id = amax > 0 ? 127.0f / amax : 0.0f;
+        int q = __float2int_rn(v * id);
+        q = max(-127, min(127, q));
+        int s = q;
+#pragma unroll
+        for (int o = 8; o; o >>= 1)
+                s += __shfl_xor_sync(~0u, s, o);
+        slot[image_code_at(kb * 32 + lane)] = (uint8_t)(int8_t)q;
+        if ((lane & 15) == 0)
+                image_s(slot, kpad)[kb * 2 + (lane >> 4)] = d * (float)s;
+        if (lane == 0)
+                image_d(slot, kpad)[kb] = d;
+}
+/* Power of two that brings amax into [2^13, 2^14); 1 for 0 and for what is no number. */
+static __device__ __forceinline__ float image_pow2(float amax) {
+        if (!(amax > 0) || !(amax < INFINITY))
+                return 1.0f;
+        int e = (int)((__float_as_uint(amax) >> 23) & 255) - 127;
+        e = max(-100, min(100, 13 - e));
+        return __uint_as_float((uint32_t)(e + 127) << 23);
+}
+/*
+ * A block (a multiple of 32 threads) writes the image of row 'row' from
+ * 'get(col)'; every thread calls it. red as for block_sum.
+ */
+template <class F>
+static __device__ __forceinline__ void image_row(const image &img, uint32_t row, uint32_t cols, float *red, F get) {
+        uint8_t *slot = img.slots + row * image_slot(img.kpad);
+        if (row < img.n_d) {
+                for (uint32_t c0 = (threadIdx.x >> 5) * 32; c0 < img.kpad; c0 += blockDim.x) {
+                        uint32_t c = c0 + (threadIdx.x & 31);
+                        image_put32(slot, img.kpad, c0 >> 5, c < cols ? get(c) : 0.0f);
+                }
+                return;
+        }
+        float amax = 0;
+        for (uint32_t c = threadIdx.x; c < cols; c += blockDim.x)
+                amax = fmaxf(amax, fabsf(get(c)));
+        amax = block_max(amax, red);
+        float up = image_pow2(amax);
+        __half2 *h = (__half2 *)slot;
+        for (uint32_t c = threadIdx.x * 2; c < img.kpad; c += blockDim.x * 2)
+                h[c >> 1] = __floats2half2_rn(c < cols ? get(c) * up : 0.0f, c + 1 < cols ? get(c + 1) * up : 0.0f);
+        if (threadIdx.x == 0)
+                *(float *)(slot + 2 * (size_t)img.kpad) = 1.0f / up;
+}
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decoding: weights to dense rows of f16 (operands of matmul.cu) or f32 (exact
+ * products), and single rows for the embedding (embed.cu). Arithmetic and its order are
+ * k_decode()'s, so f32 results have its bits.
+ *
+ * Types without planes are decoded from the file's blocks by file_value(), one
+ * thread per weight; slow, but every type works.
+ */
+#include <errno.h>
+
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/iq.cuh"
+#include "kernels/cuda/types.cuh"
+
+static __device__ __forceinline__ float to_f16_range(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
+static __device__ __forceinline__ void put4(__half *p, const float v[4]) {
+        __half2 a = __floats2half2_rn(to_f16_range(v[0]), to_f16_range(v[1])), b = __floats2half2_rn(to_f16_range(v[2]), to_f16_range(v[3]));
+        *(uint2 *)p = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
+}
+static __device__ __forceinline__ void put4(float *p, const float v[4]) { *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]); }
+
+struct dequant_args {
+        plane_base w;
+        size_t expert_off, expert_stride, dst_expert;
+        const uint32_t *first; /* with grid.z experts: [e], [e + 1] equal: not needed */
+        uint32_t n_sb, rg0, row0, n, stride;
+        void *dst;
+};
+
+/* A warp per tile. */
+template <int TYPE, class OUT> __global__ void __launch_bounds__(128) dequant_kernel(const dequant_args a) {
+        typedef qtype<TYPE> Q;
+        const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+        const uint32_t sb = blockIdx.x * 4 + (threadIdx.x >> 5), rg = a.rg0 + blockIdx.y;
+        Q w;
+
+        pdl_next();
+        if (sb < a.n_sb && !a.first)
+                w.load(tile_at(a.w, a.expert_off, (size_t)rg * a.n_sb + sb), lane);
+        pdl_wait();
+        if (sb >= a.n_sb)
+                return;
+        OUT *dst = (OUT *)a.dst + blockIdx.z * a.dst_expert;
+        if (a.first) {
+                if (a.first[blockIdx.z] == a.first[blockIdx.z + 1])
+                        return;
+                w.load(tile_at(a.w, a.expert_off + blockIdx.z * a.expert_stride, (size_t)rg * a.n_sb + sb), lane);
+        }
+#pragma unroll
+        for (int kb = 0; kb < 8; kb++) {
+                uint32_t c[4];
+                w.codes(kb, c);
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t row = rg * 16 + g + 8 * r - a.row0;
+                        if (row >= a.n) /* also rows before row0: they wrap */
+                                continue;
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                                float v[4];
+                                tile_value(w, kb, h, r, c[h * 2 + r], v);
+                                uint32_t col = sb * 256 + kb * 32 + h * 16 + t * 4;
+                                if (col < a.stride)
+                                        put4(dst + (size_t)row * a.stride + col, v);
+                        }
+                }
+        }
+}
+
+struct file_args {
+        const uint8_t *src;
+        size_t row_bytes;
+        uint32_t row0, n, cols, stride;
+        void *dst;
+};
+static __device__ __forceinline__ void put1(__half *p, float v) { *p = __float2half_rn(to_f16_range(v)); }
+static __device__ __forceinline__ void put1(float *p, float v) { *p = v; }
+
+template <class OUT> __global__ void __launch_bounds__(256) dequant_file_kernel(enum k_type type, const file_args a) {
+        pdl_next();
+        pdl_wait();
+        uint32_t c = blockIdx.x * 256 + threadIdx.x;
+        for (uint32_t r = blockIdx.y; r < a.n; r += gridDim.y)
+                if (c < a.stride)
+                        put1((OUT *)a.dst + (size_t)r * a.stride + c,
+                             c < a.cols ? file_value(type, a.src + (size_t)(a.row0 + r) * a.row_bytes, c) : 0.0f);
+}
+
+template <class OUT> static int dequant_planes(struct cuda_dev *d, enum k_type type, const dequant_args &a, dim3 grid) {
+        switch (type) {
+#define X(T) case T: return launch(d, "decode", dequant_kernel<T, OUT>, grid, 128, 0, a);
+                CUDA_FOR_PLANE_TYPES(X)
+#undef X
+        default: return -EINVAL;
+        }
+}
+
+int cuda_dequant(struct cuda_dev *d, const struct k_weight *w, uint32_t expert, uint32_t row0, uint32_t n, void *dst,
+                 enum k_type to, uint32_t stride) {
+        if (n == 0)
+                return 0;
+        if (w->layout == K_LAYOUT_CUDA) {
+                dequant_args a = {};
+                a.w = planes_of(w->type, w->data, w->rows, w->cols);
+                a.expert_off = (size_t)expert * w->expert_stride;
+                a.n_sb = kpad_of(w->cols) / CUDA_TILE_COLS;
+                a.rg0 = row0 / CUDA_TILE_ROWS;
+                a.row0 = row0;
+                a.n = n;
+                a.stride = stride;
+                a.dst = dst;
+                dim3 grid(DIV_ROUND_UP(a.n_sb, 4u), DIV_ROUND_UP(row0 + n, (uint32_t)CUDA_TILE_ROWS) - a.rg0);
+                return to == K_F16 ? dequant_planes<__half>(d, w->type, a, grid) : dequant_planes<float>(d, w->type, a, grid);
+        }
+        file_args a = {};
+        if (!k_type_row_bytes(w->type, w->cols, &a.row_bytes))
+                return -EINVAL;
+        a.src = (const uint8_t *)w->data + (size_t)expert * w->expert_stride;
+        a.row0 = row0;
+        a.n = n;
+        a.cols = w->cols;
+        a.stride = stride;
+        a.dst = dst;
+        dim3 grid(DIV_ROUND_UP(stride, 256u), MIN(n, 65535u));
+        return to == K_F16 ? launch(d, "decode", dequant_file_kernel<__half>, grid, 256, 0, w->type, a)
+                           : launch(d, "decode", dequant_file_kernel<float>, grid, 256, 0, w->type, a);
+}
+
+int cuda_dequant_experts(struct cuda_dev *d, const struct k_weight *w, uint32_t e0, uint32_t n, const uint32_t *first, void *dst,
+                         uint32_t stride) {
+        if (w->layout != K_LAYOUT_CUDA) {
+                for (uint32_t e = 0; e < n; e++) {
+                        int r = cuda_dequant(d, w, e0 + e, 0, w->rows, (__half *)dst + (size_t)e * w->rows * stride, K_F16, stride);
+                        if (r < 0)
+                                return r;
+                }
+                return 0;
+        }
+        dequant_args a = {};
+        a.w = planes_of(w->type, w->data, w->rows, w->cols);
+        a.expert_off = (size_t)e0 * w->expert_stride;
+        a.expert_stride = w->expert_stride;
+        a.dst_expert = (size_t)w->rows * stride;
+        a.first = first + e0;
+        a.n_sb = kpad_of(w->cols) / CUDA_TILE_COLS;
+        a.n = w->rows;
+        a.stride = stride;
+        a.dst = dst;
+        dim3 grid(DIV_ROUND_UP(a.n_sb, 4u), DIV_ROUND_UP(w->rows, (uint32_t)CUDA_TILE_ROWS), n);
+        return dequant_planes<__half>(d, w->type, a, grid);
+}
+
+int cuda_tables_dequant(struct cuda_dev *d) { return iq_upload(d); }
+
+cudaError_t cuda_kernel_probe(cudaFuncAttributes *ret) { return cudaFuncGetAttributes(ret, dequant_file_kernel<float>); }

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a card, saying why it can't be opened, memory, copies.
+ *
+ * Memory is taken here only (mem_alloc, reserve and open); steps take none.
+ * Everything is ordered by one stream; calls that hand bytes to the host wait
+ * for it.
+ */
+#include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels/cuda/cuda.cuh"
+
+int cuda_fail(struct cuda_dev *d, cudaError_t e, const char *what) {
+        if (!d->lost)
+                snprintf(d->error, sizeof(d->error), "%s: %s (%s)", what, cudaGetErrorName(e), cudaGetErrorString(e));
+        if (e == cudaErrorMemoryAllocation)
+                return -ENOMEM;
+        d->lost = true;
+        return -EIO;
+}
+
+static void set_why(char why[256], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void set_why(char why[256], const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(why, 256, fmt, ap);
+        va_end(ap);
+}
+
+/* Why the runtime found no usable driver or device, from what the machine shows. */
+static void explain(cudaError_t e, char why[256]) {
+        int need = 0, have = 0;
+        bool node = access("/dev/nvidiactl", F_OK) == 0, open_ok = false;
+
+        cudaRuntimeGetVersion(&need);
+        if (node) {
+                int fd = open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
+                open_ok = fd >= 0;
+                fd_close(fd);
+        }
+        cudaDriverGetVersion(&have);
+        if (node && !open_ok && errno == EACCES)
+                set_why(why, "no permission for the NVIDIA device nodes (/dev/nvidia*): add this user to the group that owns them");
+        else if (have && have < need && (e == cudaErrorInsufficientDriver || e == cudaErrorCompatNotSupportedOnDevice))
+                set_why(why, "the NVIDIA driver is too old: it supports CUDA %d.%d, this build needs %d.%d; update the driver",
+                        have / 1000, have % 1000 / 10, need / 1000, need % 1000 / 10);
+        else if (!have)
+                set_why(why, "no NVIDIA driver found%s", node ? " (device nodes exist, but libcuda.so.1 can't be loaded)" : "");
+        else if (e == cudaErrorNoDevice)
+                set_why(why, "the NVIDIA driver is loaded but shows no device (CUDA_VISIBLE_DEVICES, cgroup rules or a failed card)");
+        else
+                set_why(why, "CUDA can't start: %s (%s)", cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+static void dev_close(struct k_dev *kd) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+
+        if (!d)
+                return;
+        if (d->stream)
+                cudaStreamSynchronize(d->stream);
+        cuda_graphs_drop(d);
+        for (int i = 0; i < 2; i++) {
+                if (d->stage_done[i])
+                        cudaEventDestroy(d->stage_done[i]);
+                if (d->stage_host[i])
+                        cudaFreeHost(d->stage_host[i]);
+        }
+        cudaFree(d->stage_dev);
+        cudaFree(d->rope_dev);
+        cudaFree(d->scratch);
+        if (d->stream)
+                cudaStreamDestroy(d->stream);
+        free(d->arena);
+        free(d);
+}
+
+enum : size_t { STAGE_BYTES = 4 << 20, ARENA_BYTES = 4 << 20 };
+
+static int dev_init(struct cuda_dev *d) {
+        CUDA_TRY(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "stream");
+        d->stage_bytes = STAGE_BYTES;
+        for (int i = 0; i < 2; i++) {
+                CUDA_TRY(d, cudaHostAlloc((void **)&d->stage_host[i], d->stage_bytes, cudaHostAllocDefault), "staging");
+                CUDA_TRY(d, cudaEventCreateWithFlags(&d->stage_done[i], cudaEventDisableTiming), "event");
+        }
+        CUDA_TRY(d, cudaMalloc((void **)&d->stage_dev, d->stage_bytes), "staging");
+        CUDA_TRY(d, cudaMalloc((void **)&d->rope_dev, sizeof(double) * CUDA_ROPE_MAX * (CUDA_ROPE_DIMS / 2)), "rope tables");
+        int r = cuda_tables_dequant(d);
+        if (r == 0)
+                r = cuda_tables_embed(d);
+        if (r < 0)
+                return r;
+        d->arena_bytes = ARENA_BYTES;
+        d->arena = (uint8_t *)malloc(d->arena_bytes);
+        if (!d->arena)
+                return -ENOMEM;
+#if CUDART_VERSION >= 12050
+        cudaDriverEntryPointQueryResult q;
+        void *fn = NULL;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault, &q) == cudaSuccess &&
+            q == cudaDriverEntryPointSuccess)
+                d->tma_encode = fn;
+#endif
+        cudaGetLastError();
+        return 0;
+}
+
+extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, char why[256]) {
+        struct cudaDeviceProp p;
+        cudaFuncAttributes fa;
+        int n = 0, driver = 0, r;
+        cudaError_t e = cudaGetDeviceCount(&n);
+
+        why[0] = 0;
+        if (e != cudaSuccess || n == 0) {
+                explain(e == cudaSuccess ? cudaErrorNoDevice : e, why);
+                return -ENODEV;
+        }
+        if (o->ordinal < 0 || o->ordinal >= n) {
+                set_why(why, "there is no GPU %d: the driver shows %d (0 to %d)", o->ordinal, n, n - 1);
+                return -ENODEV;
+        }
+        if ((e = cudaGetDeviceProperties(&p, o->ordinal)) != cudaSuccess || (e = cudaSetDevice(o->ordinal)) != cudaSuccess) {
+                explain(e, why);
+                return -ENODEV;
+        }
+        if (p.major < 8) {
+                set_why(why, "%s has compute capability %d.%d; 8.0 or later is needed", p.name, p.major, p.minor);
+                return -ENODEV;
+        }
+        e = cuda_kernel_probe(&fa);
+        if (e != cudaSuccess) {
+                set_why(why, "this build has no code for %s (compute capability %d.%d): rebuild with -Dcuda-archs=%d%d", p.name,
+                        p.major, p.minor, p.major, p.minor);
+                return -ENODEV;
+        }
+        struct cuda_dev *d = (struct cuda_dev *)calloc(1, sizeof(*d));
+        if (!d)
+                return -ENOMEM;
+        d->base.ops = &cuda_ops_table;
+        d->ordinal = o->ordinal;
+        d->exact = o->exact;
+        d->n_sm = (uint32_t)p.multiProcessorCount;
+        d->sm90 = p.major == 9 && o->variant != k_cuda_options::K_CUDA_VARIANT_PORTABLE;
+        d->pdl = p.major >= 9;
+        r = dev_init(d);
+        if (r < 0) {
+                set_why(why, "%s: %s", p.name, d->error[0] ? d->error : "out of memory");
+                dev_close(&d->base);
+                return r;
+        }
+        if (!d->tma_encode)
+                d->sm90 = false;
+        cudaDriverGetVersion(&driver);
+        snprintf(d->describe, sizeof(d->describe), "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d%s%s",
+                 p.name, p.major, p.minor, p.multiProcessorCount, (double)p.totalGlobalMem / (1 << 30), driver / 1000,
+                 driver % 1000 / 10, d->sm90 ? ", Hopper kernels" : ", portable kernels", d->exact ? ", exact" : "");
+        *ret = &d->base;
+        return 0;
+}
+
+static const char *dev_describe(struct k_dev *kd) { return cuda_dev_of(kd)->describe; }
+
+static const char *dev_last_error(struct k_dev *kd) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        return d->error[0] ? d->error : "no error";
+}
+
+static int dev_mem_info(struct k_dev *kd, struct k_mem_info *ret) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        size_t free_now, total;
+
+        CUDA_TRY(d, cudaMemGetInfo(&free_now, &total), "memory information");
+        ret->total = total;
+        ret->free_now = free_now;
+        return 0;
+}
+
+static void *dev_mem_alloc(struct k_dev *kd, size_t bytes) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        void *p = NULL;
+        cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+
+        if (e == cudaSuccess)
+                return p;
+        cudaGetLastError(); /* out of memory is not sticky */
+        cuda_fail(d, e, "device memory");
+        return NULL;
+}
+
+static void dev_mem_free(struct k_dev *kd, void *p) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        if (!p)
+                return;
+        cuda_flush(d);
+        cudaStreamSynchronize(d->stream);
+        cuda_graphs_drop(d); /* they may hold the address */
+        cudaFree(p);
+}
+
+static int dev_upload(struct k_dev *kd, void *dst, const void *src, size_t bytes) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_flush(d);
+        if (r < 0)
+                return r;
+        CUDA_TRY(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, d->stream), "upload");
+        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "upload");
+        return 0;
+}
+
+static int dev_download(struct k_dev *kd, void *dst, const void *src, size_t bytes) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_flush(d);
+        if (r < 0)
+                return r;
+        CUDA_TRY(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream), "download");
+        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
+        return 0;
+}
+
+static int dev_zero(struct k_dev *kd, void *dst, size_t bytes) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_flush(d);
+        if (r < 0)
+                return r;
+        CUDA_TRY(d, cudaMemsetAsync(dst, 0, bytes, d->stream), "zero");
+        return 0;
+}
+
+static int dev_copy(struct k_dev *kd, void *dst, const void *src, size_t bytes) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_flush(d);
+        if (r < 0)
+                return r;
+        CUDA_TRY(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
+        return 0;
+}
+
+static int dev_sync(struct k_dev *kd) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_flush(d);
+        if (r < 0)
+                return r;
+        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
+        return 0;
+}
+
+/* ---- scratch ----------------------------------------------------------------- */
+
+struct scratch_plan {
+        size_t image, attn, row, dequant, total;
+};
+
+enum : size_t { DEQUANT_BYTES = 64 << 20, ATTN_BYTES_MIN = 16 << 20, ATTN_BYTES_MAX = 256 << 20 };
+
+static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx, struct scratch_plan *p) {
+        size_t kpad = kpad_of(max_cols), splits = DIV_ROUND_UP((size_t)n_ctx, CUDA_SPLIT);
+        size_t attn = (size_t)MIN(max_rows, 64u) * n_head * splits * (576 + 2) * sizeof(float);
+
+        p->image = (image_bytes(max_rows, max_cols) + 255) & ~(size_t)255;
+        p->attn = MIN(MAX(attn, (size_t)ATTN_BYTES_MIN), (size_t)ATTN_BYTES_MAX);
+        p->row = ((size_t)max_rows * max_cols * sizeof(float) + 255) & ~(size_t)255;
+        p->dequant = MAX((size_t)DEQUANT_BYTES, kpad * 16 * sizeof(float));
+        p->total = p->image + p->attn + p->row + p->dequant;
+}
+
+static size_t dev_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
+        struct scratch_plan p;
+        scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
+        return p.total;
+}
+
+static int dev_reserve(struct k_dev *kd, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct scratch_plan p;
+        int r = cuda_flush(d);
+
+        if (r < 0)
+                return r;
+        scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
+        if (d->scratch && p.total <= d->scratch_bytes && max_rows <= d->max_rows && max_cols <= d->max_cols)
+                return 0;
+        max_rows = MAX(max_rows, d->max_rows);
+        max_cols = MAX(max_cols, d->max_cols);
+        scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
+        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "reserve");
+        cuda_graphs_drop(d);
+        cudaFree(d->scratch);
+        d->scratch = NULL;
+        d->scratch_bytes = 0;
+        CUDA_TRY(d, cudaMalloc((void **)&d->scratch, p.total), "scratch");
+        CUDA_TRY(d, cudaMemsetAsync(d->scratch, 0, p.total, d->stream), "scratch");
+        d->scratch_bytes = p.total;
+        d->s_image = d->scratch;
+        d->s_attn = (float *)(d->s_image + p.image);
+        d->s_attn_bytes = p.attn;
+        d->s_row = (float *)((uint8_t *)d->s_attn + p.attn);
+        d->s_dequant = (uint8_t *)d->s_row + p.row;
+        d->s_dequant_bytes = p.dequant;
+        d->max_rows = max_rows;
+        d->max_cols = max_cols;
+        return 0;
+}
+
+static size_t dev_act_q_bytes(uint32_t n, uint32_t cols) { return image_bytes(n, cols); }
+
+/* ---- the table ------------------------------------------------------------------ */
+#define OP(name) extern int cuda_op_##name
+OP(batch_begin)(struct k_dev *, struct k_batch *);
+OP(batch_end)(struct k_dev *, struct k_batch *);
+OP(embed)(struct k_dev *, const struct k_batch *, const struct k_embed_args *);
+OP(norm)(struct k_dev *, const struct k_batch *, const struct k_norm_args *);
+OP(linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *);
+OP(head_linear)(struct k_dev *, const struct k_batch *, const struct k_head_linear_args *);
+OP(glu)(struct k_dev *, const struct k_batch *, const struct k_glu_args *);
+OP(qkv)(struct k_dev *, const struct k_batch *, const struct k_qkv_args *);
+OP(attention)(struct k_dev *, const struct k_batch *, const struct k_attention_args *);
+OP(delta)(struct k_dev *, const struct k_batch *, const struct k_delta_args *);
+OP(shortconv)(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
+OP(moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
+OP(elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
+#undef OP
+
+const struct k_ops cuda_ops_table = {
+        .name = "cuda",
+        .close = dev_close,
+        .describe = dev_describe,
+        .last_error = dev_last_error,
+        .mem_info = dev_mem_info,
+        .mem_alloc = dev_mem_alloc,
+        .mem_free = dev_mem_free,
+        .upload = dev_upload,
+        .download = dev_download,
+        .zero = dev_zero,
+        .copy = dev_copy,
+        .sync = dev_sync,
+        .layout_pick = cuda_layout_pick,
+        .layout_bytes = cuda_layout_bytes,
+        .repack = cuda_layout_repack,
+        .act_q_bytes = dev_act_q_bytes,
+        .moe_scratch = cuda_moe_scratch,
+        .dev_scratch = dev_scratch,
+        .reserve = dev_reserve,
+        .batch_begin = cuda_op_batch_begin,
+        .batch_end = cuda_op_batch_end,
+        .embed = cuda_op_embed,
+        .norm = cuda_op_norm,
+        .linear = cuda_op_linear,
+        .head_linear = cuda_op_head_linear,
+        .glu = cuda_op_glu,
+        .qkv = cuda_op_qkv,
+        .attention = cuda_op_attention,
+        .delta = cuda_op_delta,
+        .shortconv = cuda_op_shortconv,
+        .moe = cuda_op_moe,
+        .elem = cuda_op_elem,
+};
+
+extern "C" const struct k_ops *k_cuda_ops(void) { return &cuda_ops_table; }

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which kernel computes which part of a product:
+ *   role D: planes -> int8 tensor cores (matvec); float weights -> f32; lattice
+ *           types -> decoded to f32 a slice at a time, then f32
+ *   role P: F32 weights -> f32; all others -> decoded to f16 a slice at a time
+ *           (a slice stays in L2), then f16 tensor cores with f32 sums
+ *   exact:  decoded to f32, f32
+ */
+#include <errno.h>
+
+#include "kernels/cuda/cuda.cuh"
+
+static bool is_float(enum k_type t) { return t == K_F32 || t == K_F16 || t == K_BF16; }
+
+/* Rows of a matrix that fit the decoding scratch. */
+static uint32_t slice_rows(const struct cuda_dev *d, uint32_t kpad, size_t size, uint32_t rows) {
+        size_t fit = d->s_dequant_bytes / (kpad * size) & ~(size_t)127;
+        return (uint32_t)MIN(MAX(fit, (size_t)16), (size_t)rows);
+}
+
+/* y rows from float activations in f32, any weight type. */
+int cuda_linear_f32(struct cuda_dev *d, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *jobs) {
+        const struct k_weight *w = &o->w;
+        struct float_weight f = {w->data, w->type, w->cols, w->rows, w->cols, w->scale, w->expert_stride, w->n_expert > 1};
+        int r;
+
+        if (is_float(w->type))
+                return cuda_matvec_float(d, &f, o->bias, o->y, o->y_stride, x, x_stride, jobs);
+        if (jobs->expert || jobs->per_expert)
+                return -EINVAL; /* callers go expert by expert */
+        uint32_t kpad = kpad_of(w->cols), step = slice_rows(d, kpad, sizeof(float), w->rows);
+        for (uint32_t r0 = 0; r0 < w->rows; r0 += step) {
+                uint32_t n = MIN(step, w->rows - r0);
+                if ((r = cuda_dequant(d, w, 0, r0, n, d->s_dequant, K_F32, kpad)) < 0)
+                        return r;
+                f = {d->s_dequant, K_F32, kpad, n, w->cols, w->scale, 0, 0};
+                if ((r = cuda_matvec_float(d, &f, o->bias ? o->bias + r0 : NULL, o->y + r0, o->y_stride, x, x_stride, jobs)) < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* y rows from P images. */
+static int linear_p(struct cuda_dev *d, const struct linear_out *o, const uint8_t *image, uint32_t kpad, uint32_t n_rows, float *y) {
+        const struct k_weight *w = &o->w;
+        uint32_t step = slice_rows(d, kpad, sizeof(__half), w->rows);
+        int r;
+
+        for (uint32_t r0 = 0; r0 < w->rows; r0 += step) {
+                struct matmul m = {};
+                m.n = MIN(step, w->rows - r0);
+                if ((r = cuda_dequant(d, w, 0, r0, m.n, d->s_dequant, K_F16, kpad)) < 0)
+                        return r;
+                m.x = image;
+                m.w = (const __half *)d->s_dequant;
+                m.w_stride = kpad;
+                m.m = n_rows;
+                m.k = m.k_image = kpad;
+                m.w_scale = w->scale;
+                m.bias = o->bias ? o->bias + r0 : NULL;
+                m.y = y + r0;
+                m.y_stride = o->y_stride;
+                if ((r = cuda_matmul(d, &m)) < 0)
+                        return r;
+        }
+        return 0;
+}
+
+int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_linear *c) {
+        const uint32_t cols = c->x.cols, kpad = kpad_of(cols), n_p = c->n_rows - c->n_d;
+        bool want_image = false;
+        int r;
+
+        for (uint32_t i = 0; i < c->n_out; i++) {
+                if (c->out[i].w.cols != cols)
+                        return -EINVAL;
+                enum k_type t = c->out[i].w.type;
+                if (!d->exact && ((c->n_d && c->out[i].w.layout == K_LAYOUT_CUDA) || (n_p && t != K_F32)))
+                        want_image = true;
+        }
+
+        /* image: slots of the rows [row0, ...); with gather, of the batch's rows. */
+        const uint8_t *image = c->x.q, *image_p = NULL;
+        const uint32_t *d_rows = NULL;
+        if (want_image && c->make_image) {
+                struct image img = {c->x.q, kpad, c->n_d};
+                if ((r = cuda_quantize(d, c->x.f, cols, NULL, c->n_rows, cols, img)) < 0)
+                        return r;
+        } else if (want_image && !c->x.image) {
+                if (c->n_rows > d->max_rows || cols > d->max_cols)
+                        return -E2BIG;
+                struct image img = {d->s_image, kpad, c->n_d};
+                const float *x = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
+                if ((r = cuda_quantize(d, x, cols, c->gather, c->n_rows, cols, img)) < 0)
+                        return r;
+                image = d->s_image;
+                image_p = image + c->n_d * image_slot(kpad);
+        } else if (want_image && c->gather) {
+                d_rows = c->gather;
+                if (n_p) { /* the matrix product wants its rows side by side */
+                        struct image img = {d->s_image, kpad, 0};
+                        if ((r = cuda_quantize(d, c->x.f, cols, c->gather + c->n_d, n_p, cols, img)) < 0)
+                                return r;
+                        image_p = d->s_image;
+                }
+        } else if (want_image) {
+                image = c->x.q + c->row0 * image_slot(kpad);
+        }
+        if (!image_p)
+                image_p = image + c->n_d * image_slot(kpad);
+
+        const float *xf = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
+        struct linear_out planes[K_LINEAR_MAX];
+        uint32_t n_planes = 0;
+        for (uint32_t i = 0; i < c->n_out; i++) {
+                const struct linear_out *o = &c->out[i];
+                bool all_f32 = d->exact || o->w.type == K_F32;
+                if (!all_f32 && c->n_d && o->w.layout == K_LAYOUT_CUDA) {
+                        planes[n_planes++] = *o;
+                        continue;
+                }
+                uint32_t n = all_f32 ? c->n_rows : c->n_d;
+                if (n) {
+                        struct jobs j = {};
+                        j.n = n;
+                        j.x_row = c->gather;
+                        if ((r = cuda_linear_f32(d, o, xf, cols, &j)) < 0)
+                                return r;
+                }
+        }
+        if (n_planes) {
+                struct jobs j = {};
+                j.n = c->n_d;
+                j.x_row = d_rows;
+                if ((r = cuda_matvec(d, planes, n_planes, image, kpad, &j)) < 0)
+                        return r;
+        }
+        for (uint32_t i = 0; n_p && i < c->n_out; i++) {
+                const struct linear_out *o = &c->out[i];
+                if (!d->exact && o->w.type != K_F32 && (r = linear_p(d, o, image_p, kpad, n_p, o->y + c->n_d * o->y_stride)) < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* ---- per head ---------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(128) head_gather_kernel(const float *x, size_t x_stride, uint32_t x_head, uint32_t cols, uint32_t n_head,
+                                                          float *to) {
+        pdl_next();
+        pdl_wait();
+        uint32_t h = blockIdx.x, r = blockIdx.y;
+        for (uint32_t c = threadIdx.x; c < cols; c += blockDim.x)
+                to[((size_t)r * n_head + h) * cols + c] = x[r * x_stride + h * x_head + c];
+}
+__global__ void __launch_bounds__(128) head_tail_kernel(const float *x, size_t x_stride, uint32_t x_head, uint32_t cols, float *y,
+                                                        size_t y_stride, uint32_t y_head, uint32_t rows, uint32_t tail) {
+        pdl_next();
+        pdl_wait();
+        uint32_t h = blockIdx.x, r = blockIdx.y;
+        for (uint32_t c = threadIdx.x; c < tail; c += blockDim.x)
+                y[r * y_stride + h * y_head + rows + c] = x[r * x_stride + h * x_head + cols + c];
+}
+
+/*
+ * All roles go through the kernels of role D (or f32): the matrices are small,
+ * and a row's bits then depend on no one else.
+ */
+int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_head_linear *c) {
+        const struct k_weight *w = &c->w;
+        uint32_t heads = MAX(w->n_expert, 1u), kpad = kpad_of(w->cols);
+        struct jobs j = {};
+        int r;
+
+        if ((size_t)heads * w->cols > d->max_cols && (size_t)c->a.n * heads * w->cols > (size_t)d->max_rows * d->max_cols)
+                return -E2BIG;
+        if (c->a.tail && (r = launch(d, "head tail", head_tail_kernel, dim3(heads, c->a.n), 128, 0, c->a.x, c->a.x_stride, c->a.x_head,
+                                     w->cols, c->a.y, c->a.y_stride, c->a.y_head, w->rows, c->a.tail)) < 0)
+                return r;
+        if ((r = launch(d, "head rows", head_gather_kernel, dim3(heads, c->a.n), 128, 0, c->a.x, c->a.x_stride, c->a.x_head, w->cols,
+                        heads, d->s_row)) < 0)
+                return r;
+        j.n = c->a.n;
+        j.n_job = heads;
+        j.per_expert = 1;
+        j.y_job = c->a.y_head;
+        struct linear_out o = {*w, NULL, c->a.y, c->a.y_stride};
+        if (!d->exact && w->layout == K_LAYOUT_CUDA) {
+                uint32_t step = (uint32_t)MIN((size_t)c->a.n, d->s_dequant_bytes / (heads * image_slot(kpad)));
+                if (step == 0)
+                        return -E2BIG;
+                for (uint32_t r0 = 0; r0 < c->a.n; r0 += step) {
+                        uint32_t n = MIN(step, c->a.n - r0);
+                        struct image img = {d->s_dequant, kpad, n * heads};
+                        if ((r = cuda_quantize(d, d->s_row + (size_t)r0 * heads * w->cols, w->cols, NULL, n * heads, w->cols, img)) < 0)
+                                return r;
+                        j.n = n;
+                        o.y = c->a.y + r0 * c->a.y_stride;
+                        if ((r = cuda_matvec(d, &o, 1, d->s_dequant, kpad, &j)) < 0)
+                                return r;
+                }
+                return 0;
+        }
+        if (is_float(w->type))
+                return cuda_linear_f32(d, &o, d->s_row, w->cols, &j);
+        for (uint32_t h = 0; h < heads; h++) {
+                struct linear_out oh = o;
+                struct jobs jh = {};
+                jh.n = c->a.n;
+                oh.w.data = (const uint8_t *)w->data + h * w->expert_stride;
+                oh.w.scale = w->scale ? w->scale + (w->n_expert > 1 ? h : 0) : NULL;
+                oh.y = c->a.y + h * c->a.y_head;
+                if ((r = cuda_linear_f32(d, &oh, d->s_row + h * w->cols, (size_t)heads * w->cols, &jh)) < 0)
+                        return r;
+        }
+        return 0;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Between the QKV product and attention: per-head norms, rope, attention
+ * temperature, K and V into their pages. A warp per head; the warp of a K head
+ * also stores the V head, first, since V may be the raw K.
+ */
+#include <errno.h>
+
+#include "kernels/cuda/kv.cuh"
+
+enum { QKV_WARPS = 4, QKV_MAX_DIM = 1024 };
+
+struct qkv_args {
+        struct k_qkv_args a;
+        struct k_kv kv;
+        const double *freq;
+        const float *full; /* [n][2] factors of norms that span all heads */
+        float mscale;
+        uint32_t has_kv, rope_kind, n_dims;
+        struct dbatch b;
+};
+
+__global__ void __launch_bounds__(256) full_norm_kernel(const float *q, size_t q_stride, uint32_t q_head, uint32_t n_head, const float *k,
+                                                        size_t k_stride, uint32_t k_head, uint32_t n_head_kv, uint32_t dk, float eps,
+                                                        float *full) {
+        __shared__ float red[33];
+        pdl_next();
+        pdl_wait();
+        const uint32_t r = blockIdx.x;
+        for (int w = 0; w < 2; w++) {
+                const float *p = w ? k : q;
+                uint32_t n = (w ? n_head_kv : n_head) * dk;
+                float s = 0;
+                if (!p)
+                        continue;
+                p += r * (w ? k_stride : q_stride);
+                for (uint32_t c = threadIdx.x; c < n; c += blockDim.x) {
+                        float v = p[c / dk * (w ? k_head : q_head) + c % dk];
+                        s = __fmaf_rn(v, v, s);
+                }
+                s = block_sum(s, red);
+                if (threadIdx.x == 0)
+                        full[2 * r + w] = rsqrtf(s / (float)n + eps);
+        }
+}
+
+/* Norm and rope of one head in shared memory. */
+static __device__ void head_turn(const qkv_args &g, float *buf, const float *norm, uint32_t norm_cols, float full, int32_t pos, float scale) {
+        const uint32_t lane = threadIdx.x & 31;
+        if (norm) {
+                float f = full;
+                if (!g.a.norm_full) {
+                        float s = 0;
+                        for (uint32_t c = lane; c < norm_cols; c += 32)
+                                s = __fmaf_rn(buf[c], buf[c], s);
+                        f = rsqrtf(warp_sum(s) / (float)norm_cols + g.a.norm_eps);
+                }
+                for (uint32_t c = lane; c < norm_cols; c += 32)
+                        buf[c] = buf[c] * f * norm[c];
+                __syncwarp();
+        }
+        if (g.rope_kind != K_ROPE_NONE && g.n_dims) {
+                float *r = buf + g.a.rope_off;
+                for (uint32_t i = lane; i < g.n_dims / 2; i += 32) {
+                        uint32_t i0 = g.rope_kind == K_ROPE_HALVES ? i : 2 * i, i1 = g.rope_kind == K_ROPE_HALVES ? i + g.n_dims / 2 : 2 * i + 1;
+                        float sn, cs, x = r[i0], y = r[i1];
+                        /* In double and reduced: angles stay exact at long contexts. */
+                        double turn = (double)pos * g.freq[i];
+                        turn -= 6.283185307179586476925 * rint(turn * 0.15915494309189533577);
+                        sincosf((float)turn, &sn, &cs);
+                        sn *= g.mscale;
+                        cs *= g.mscale;
+                        r[i0] = x * cs - y * sn;
+                        r[i1] = x * sn + y * cs;
+                }
+                __syncwarp();
+        }
+        if (scale != 1)
+                for (uint32_t c = lane; c < g.a.dk; c += 32)
+                        buf[c] *= scale;
+        __syncwarp();
+}
+
+__global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
+        extern __shared__ float heads_all[];
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, item = blockIdx.x * QKV_WARPS + warp, row = blockIdx.y;
+        float *buf = heads_all + warp * MAX(g.a.dk, g.a.dv);
+
+        pdl_next();
+        pdl_wait();
+        if (item >= g.a.n_head + (g.a.k ? g.a.n_head_kv : 0))
+                return;
+        const int32_t pos = g.b.pos[row];
+        if (item < g.a.n_head) {
+                float *q = g.a.q + row * g.a.q_stride + (size_t)item * g.a.q_head;
+                float scale = 1;
+                for (uint32_t c = lane; c < g.a.dk; c += 32)
+                        buf[c] = q[c];
+                __syncwarp();
+                if (g.a.q_temp != 0)
+                        scale = 1 + g.a.q_temp * logf(1 + floorf((float)pos / (float)g.a.q_temp_len));
+                head_turn(g, buf, g.a.q_norm ? g.a.q_norm + (g.a.norm_full ? item * g.a.dk : 0) : NULL, g.a.dk,
+                          g.full ? g.full[2 * row] : 1, pos, scale);
+                for (uint32_t c = lane; c < g.a.dk; c += 32)
+                        q[c] = buf[c];
+                return;
+        }
+        const uint32_t h = item - g.a.n_head, slot = kv_slot(g.b, g.kv, g.b.seq[row], (uint32_t)pos);
+        if (g.a.v && g.kv.v) {
+                const float *v = g.a.v + row * g.a.v_stride + (size_t)h * g.a.v_head;
+                float f = 1;
+                if (g.a.v_norm) {
+                        float s = 0;
+                        for (uint32_t c = lane; c < g.a.dv; c += 32)
+                                s = __fmaf_rn(v[c], v[c], s);
+                        f = rsqrtf(warp_sum(s) / (float)g.a.dv + g.a.norm_eps);
+                }
+                if (slot != UINT32_MAX) {
+                        uint8_t *to = (uint8_t *)g.kv.v + (size_t)slot * g.kv.v_row_bytes;
+                        for (uint32_t c0 = 0; c0 < g.a.dv; c0 += 32) {
+                                bool ok = c0 + lane < g.a.dv;
+                                kv_put(g.kv.type_v, to, h * g.a.dv + c0 + lane, ok ? v[c0 + lane] * f : 0, ok);
+                        }
+                }
+        }
+        const float *k = g.a.k + row * g.a.k_stride + (size_t)h * g.a.k_head;
+        for (uint32_t c = lane; c < g.a.dk; c += 32)
+                buf[c] = k[c];
+        __syncwarp();
+        head_turn(g, buf, g.a.k_norm ? g.a.k_norm + (g.a.norm_full ? h * g.a.dk : 0) : NULL, g.a.k_norm_cols ? g.a.k_norm_cols : g.a.dk,
+                  g.full ? g.full[2 * row + 1] : 1, pos, 1);
+        if (slot == UINT32_MAX)
+                return;
+        uint8_t *to = (uint8_t *)g.kv.k + (size_t)slot * g.kv.k_row_bytes;
+        for (uint32_t c0 = 0; c0 < g.a.dk; c0 += 32) {
+                bool ok = c0 + lane < g.a.dk;
+                kv_put(g.kv.type_k, to, h * g.a.dk + c0 + lane, ok ? buf[c0 + lane] : 0, ok);
+        }
+}
+
+int cuda_run_qkv(struct cuda_dev *d, const struct dbatch *b, const struct cmd_qkv *c) {
+        qkv_args g = {};
+        g.a = c->a;
+        g.kv = c->kv;
+        g.freq = c->freq;
+        g.mscale = c->mscale;
+        g.has_kv = c->has_kv;
+        g.rope_kind = c->rope_kind;
+        g.n_dims = c->n_dims;
+        g.b = *b;
+        if (g.a.dk > QKV_MAX_DIM || g.a.dv > QKV_MAX_DIM || (g.a.k && !c->has_kv))
+                return -EINVAL;
+        if (g.a.norm_full && (g.a.q_norm || g.a.k_norm)) {
+                g.full = d->s_row;
+                int r = launch(d, "norm over heads", full_norm_kernel, b->n, 256, 0, g.a.q, g.a.q_stride, g.a.q_head, g.a.n_head, g.a.k,
+                               g.a.k_stride, g.a.k_head, g.a.n_head_kv, g.a.dk, g.a.norm_eps, d->s_row);
+                if (r < 0)
+                        return r;
+        }
+        uint32_t items = g.a.n_head + (g.a.k ? g.a.n_head_kv : 0);
+        return launch(d, "rope and KV", qkv_kernel, dim3(DIV_ROUND_UP(items, (uint32_t)QKV_WARPS), b->n), QKV_WARPS * 32,
+                      (size_t)QKV_WARPS * MAX(g.a.dk, g.a.dv) * sizeof(float), g);
+}

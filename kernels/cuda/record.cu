@@ -1,0 +1,700 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ops as the table has them: they check, copy and append; cuda_flush() runs
+ * what was appended (cuda.cuh says why).
+ *
+ * A k_act's q_kind here is 1 + (number of D rows its image was made for), so an
+ * image is never read in the other role's form.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda.cuh"
+
+/* ---- staging ------------------------------------------------------------------ */
+
+int cuda_stage(struct cuda_dev *d, const void *src, size_t bytes, const void **ret_dev) {
+        size_t at = (d->stage_used + 15) & ~(size_t)15;
+
+        if (at + bytes > d->stage_bytes) {
+                snprintf(d->error, sizeof(d->error), "step data of %zu bytes exceeds the staging area of %zu bytes", at + bytes,
+                         d->stage_bytes);
+                return -E2BIG;
+        }
+        memcpy(d->stage_host[d->stage_turn] + at, src, bytes);
+        d->stage_used = at + bytes;
+        d->stage_dirty = true;
+        *ret_dev = d->stage_dev + at;
+        return 0;
+}
+
+static int stage_send(struct cuda_dev *d) {
+        if (!d->stage_dirty)
+                return 0;
+        CUDA_TRY(d, cudaMemcpyAsync(d->stage_dev, d->stage_host[d->stage_turn], d->stage_used, cudaMemcpyHostToDevice, d->stream),
+                 "step data");
+        CUDA_TRY(d, cudaEventRecord(d->stage_done[d->stage_turn], d->stream), "step data");
+        d->stage_dirty = false;
+        return 0;
+}
+
+/* ---- running ------------------------------------------------------------------- */
+
+static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *h) {
+        const void *p = h + 1;
+        switch ((enum cmd_kind)h->kind) {
+        case CMD_BATCH:
+                *b = *(const struct dbatch *)p;
+                return 0;
+        case CMD_EMBED: return cuda_run_embed(d, b, (const struct cmd_embed *)p);
+        case CMD_NORM: return cuda_run_norm(d, b, (const struct cmd_norm *)p);
+        case CMD_LINEAR: return cuda_run_linear(d, b, (const struct cmd_linear *)p);
+        case CMD_HEAD_LINEAR: return cuda_run_head_linear(d, b, (const struct cmd_head_linear *)p);
+        case CMD_GLU: return cuda_run_glu(d, b, (const struct cmd_glu *)p);
+        case CMD_QKV: return cuda_run_qkv(d, b, (const struct cmd_qkv *)p);
+        case CMD_ATTENTION: return cuda_run_attention(d, b, (const struct cmd_attention *)p);
+        case CMD_DELTA: return cuda_run_delta(d, b, (const struct cmd_delta *)p);
+        case CMD_SHORTCONV: return cuda_run_shortconv(d, b, (const struct cmd_shortconv *)p);
+        case CMD_MOE: return cuda_run_moe(d, b, (const struct cmd_moe *)p);
+        case CMD_ELEM: return cuda_run_elem(d, b, (const struct cmd_elem *)p);
+        }
+        return -EINVAL;
+}
+
+static int run_all(struct cuda_dev *d) {
+        struct dbatch b = d->batch;
+        for (size_t at = 0; at < d->arena_used;) {
+                const struct cmd_head *h = (const struct cmd_head *)(d->arena + at);
+                int r = run_one(d, &b, h);
+                if (r < 0)
+                        return r;
+                at += h->bytes;
+        }
+        return 0;
+}
+
+static void graph_free(struct graph_entry *g) {
+        if (g->exec)
+                cudaGraphExecDestroy(g->exec);
+        free(g->arena);
+        memset(g, 0, sizeof(*g));
+}
+
+void cuda_graphs_drop(struct cuda_dev *d) {
+        for (int i = 0; i < CUDA_MAX_GRAPH; i++)
+                graph_free(&d->graph[i]);
+}
+
+/* The entry for this arena; one without a graph yet when the arena is seen for the first time. */
+static struct graph_entry *graph_find(struct cuda_dev *d, bool *ret_new) {
+        struct graph_entry *oldest = &d->graph[0];
+
+        *ret_new = false;
+        for (int i = 0; i < CUDA_MAX_GRAPH; i++) {
+                struct graph_entry *g = &d->graph[i];
+                if (g->bytes == d->arena_used && g->arena && memcmp(g->arena, d->arena, g->bytes) == 0)
+                        return g;
+                if (g->used < oldest->used)
+                        oldest = g;
+        }
+        graph_free(oldest);
+        oldest->arena = (uint8_t *)malloc(d->arena_used);
+        if (!oldest->arena)
+                return NULL;
+        memcpy(oldest->arena, d->arena, d->arena_used);
+        oldest->bytes = d->arena_used;
+        *ret_new = true;
+        return oldest;
+}
+
+static int graph_make(struct cuda_dev *d, struct graph_entry *g) {
+        cudaGraph_t graph = NULL;
+        int r;
+
+        CUDA_TRY(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "graph capture");
+        r = run_all(d);
+        cudaError_t e = cudaStreamEndCapture(d->stream, &graph);
+        if (r < 0 || e != cudaSuccess) {
+                if (graph)
+                        cudaGraphDestroy(graph);
+                return r < 0 ? r : cuda_fail(d, e, "graph capture");
+        }
+        e = cudaGraphInstantiate(&g->exec, graph, 0);
+        cudaGraphDestroy(graph);
+        return e == cudaSuccess ? 0 : cuda_fail(d, e, "graph");
+}
+
+int cuda_flush(struct cuda_dev *d) {
+        struct graph_entry *g = NULL;
+        bool fresh = true;
+        int r = 0;
+
+        if (d->lost)
+                return -EIO;
+        if (d->arena_used == 0)
+                return 0;
+        r = stage_send(d);
+        if (r < 0)
+                return r;
+        if (d->recording && d->batch.n <= CUDA_GRAPH_ROWS)
+                g = graph_find(d, &fresh);
+        if (g)
+                g->used = ++d->clock;
+        if (g && !fresh) {
+                if (!g->exec)
+                        r = graph_make(d, g);
+                if (r == 0)
+                        CUDA_TRY(d, cudaGraphLaunch(g->exec, d->stream), "step graph");
+                d->n_graph_hit++;
+        } else {
+                d->n_eager++;
+                r = run_all(d);
+        }
+        d->arena_used = 0;
+        return r;
+}
+
+/* Appends a zeroed command of 'bytes'; NULL after running a full arena fails. */
+static void *cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes) {
+        size_t all = (sizeof(struct cmd_head) + bytes + 15) & ~(size_t)15;
+        if (d->lost || (d->arena_used + all > d->arena_bytes && cuda_flush(d) < 0))
+                return NULL;
+        struct cmd_head *h = (struct cmd_head *)(d->arena + d->arena_used);
+        memset((void *)h, 0, all);
+        h->kind = kind;
+        h->bytes = (uint32_t)all;
+        d->arena_used += all;
+        return h + 1;
+}
+#define CMD_NEW(d, kind, type) ((struct type *)cmd_new((d), (kind), sizeof(struct type)))
+/* Outside a batch a command runs at once. */
+static int cmd_done(struct cuda_dev *d) { return d->recording ? 0 : cuda_flush(d); }
+
+/* ---- batches --------------------------------------------------------------------- */
+
+int cuda_op_batch_begin(struct k_dev *kd, struct k_batch *kb) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct dbatch b;
+        int r = cuda_flush(d);
+
+        if (r < 0)
+                return r;
+        if (kb->n == 0 || kb->n_d > kb->n || kb->n_group > CUDA_MAX_GROUP)
+                return -EINVAL;
+        d->stage_turn ^= 1;
+        d->stage_used = 0;
+        CUDA_TRY(d, cudaEventSynchronize(d->stage_done[d->stage_turn]), "step data");
+        memset((void *)&b, 0, sizeof(b));
+        b.n = kb->n;
+        b.n_d = kb->n_d;
+        b.n_seq = kb->n_seq;
+#define STAGE(field, src, count, type)                                                                       \
+        do {                                                                                                 \
+                const void *_p = NULL;                                                                       \
+                if ((src) && (r = cuda_stage(d, (src), (size_t)(count) * sizeof(type), &_p)) < 0)            \
+                        return r;                                                                            \
+                b.field = (const type *)_p;                                                                  \
+        } while (0)
+        STAGE(token, kb->token, kb->n, uint32_t);
+        STAGE(pos, kb->pos, kb->n, int32_t);
+        STAGE(seq, kb->seq, kb->n, uint32_t);
+        STAGE(state_in, kb->state_in, kb->n_seq, uint32_t);
+        STAGE(state_out, kb->state_out, kb->n, uint32_t);
+
+        /* Lists made here: last position and rows of each sequence. Built in the staging area itself. */
+        size_t words = (size_t)kb->n_seq * 3 + 1 + 2 * (size_t)kb->n;
+        size_t at = (d->stage_used + 15) & ~(size_t)15;
+        if (at + words * 4 > d->stage_bytes)
+                return -E2BIG;
+        uint32_t *w = (uint32_t *)(d->stage_host[d->stage_turn] + at);
+        uint32_t *zero = w, *last = w + kb->n_seq, *start = last + kb->n_seq, *rows = start + kb->n_seq + 1, *number = rows + kb->n;
+        for (uint32_t s = 0; s < kb->n_seq; s++) {
+                zero[s] = kb->state_zero ? kb->state_zero[s] : 0;
+                last[s] = 0;
+                start[s] = 0;
+        }
+        start[kb->n_seq] = 0;
+        int32_t longest = 0;
+        for (uint32_t i = 0; i < kb->n; i++) {
+                uint32_t s = kb->seq ? kb->seq[i] : 0;
+                if (s >= kb->n_seq)
+                        return -EINVAL;
+                start[s + 1]++;
+                if (kb->pos) {
+                        last[s] = MAX(last[s], (uint32_t)kb->pos[i]);
+                        longest = MAX(longest, kb->pos[i]);
+                }
+        }
+        for (uint32_t s = 0; s < kb->n_seq; s++)
+                start[s + 1] += start[s];
+        for (uint32_t i = 0; i < kb->n; i++)
+                rows[start[kb->seq ? kb->seq[i] : 0]++] = i;
+        for (uint32_t s = kb->n_seq; s > 0; s--)
+                start[s] = start[s - 1];
+        start[0] = 0;
+        for (uint32_t s = 0; s < kb->n_seq; s++)
+                for (uint32_t i = start[s]; i < start[s + 1]; i++)
+                        number[rows[i]] = i - start[s];
+        d->stage_used = at + words * 4;
+        d->stage_dirty = true;
+        const uint32_t *dw = (const uint32_t *)(d->stage_dev + at);
+        b.state_zero = dw;
+        b.seq_last = (const int32_t *)(dw + kb->n_seq);
+        b.seq_start = dw + 2 * kb->n_seq;
+        b.seq_rows = dw + 3 * kb->n_seq + 1;
+        b.row_at = b.seq_rows + kb->n;
+        for (uint32_t g = 0; g < kb->n_group; g++) {
+                STAGE(table[g], kb->table[g], (size_t)kb->table_stride[g] * kb->n_seq, uint32_t);
+                b.table_stride[g] = kb->table_stride[g];
+        }
+        uint32_t splits = (uint32_t)longest / CUDA_SPLIT + 1;
+        for (b.n_split = 1; b.n_split < splits;)
+                b.n_split *= 2;
+        d->batch = b;
+        d->recording = true;
+        kb->dev = d;
+        struct dbatch *c = CMD_NEW(d, CMD_BATCH, dbatch);
+        if (!c)
+                return -EIO;
+        *c = b;
+        return 0;
+#undef STAGE
+}
+
+int cuda_op_batch_end(struct k_dev *kd, struct k_batch *kb) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_flush(d);
+        d->recording = false;
+        return r;
+}
+
+/* ---- ops --------------------------------------------------------------------------- */
+
+static struct act act_of(const struct k_act *a) {
+        struct act r;
+        memset((void *)&r, 0, sizeof(r));
+        if (a) {
+                r.f = a->f;
+                r.q = (uint8_t *)a->q;
+                r.cols = a->cols;
+                r.image = a->q ? a->q_kind : 0;
+        }
+        return r;
+}
+/* An op that writes 'out' makes its image too, unless products are exact. */
+static uint32_t image_wanted(const struct cuda_dev *d, struct k_act *out, uint32_t n_d) {
+        out->q_kind = !d->exact && out->q ? 1 + n_d : 0;
+        out->q_rows = UINT32_MAX; /* every row that the op writes */
+        return out->q_kind != 0;
+}
+static struct k_weight weight_of(const struct k_weight *w) {
+        struct k_weight r;
+        memset((void *)&r, 0, sizeof(r));
+        if (k_weight_present(w)) {
+                r.type = w->type;
+                r.layout = w->layout;
+                r.rows = w->rows;
+                r.cols = w->cols;
+                r.n_expert = w->n_expert;
+                r.expert_stride = w->expert_stride;
+                r.data = w->data;
+                r.scale = w->scale;
+        }
+        return r;
+}
+
+int cuda_op_embed(struct k_dev *kd, const struct k_batch *kb, const struct k_embed_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_embed *c = CMD_NEW(d, CMD_EMBED, cmd_embed);
+        if (!c)
+                return -EIO;
+        c->w = weight_of(a->w);
+        c->index = a->index;
+        c->scale = a->scale;
+        c->add = a->add;
+        c->n = kb->n;
+        a->out->q_kind = 0;
+        c->out = act_of(a->out);
+        return cmd_done(d);
+}
+
+int cuda_op_norm(struct k_dev *kd, const struct k_batch *kb, const struct k_norm_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_norm *c = CMD_NEW(d, CMD_NORM, cmd_norm);
+        if (!c)
+                return -EIO;
+        c->x = act_of(a->x);
+        c->add = act_of(a->add);
+        c->has_add = a->add != NULL;
+        c->has_out = a->out != NULL;
+        c->add_norm_w = a->add_norm_w;
+        c->add_norm_b = a->add_norm_b;
+        c->w = a->w;
+        c->b = a->b;
+        c->add_scale = a->add_scale;
+        c->eps = a->eps;
+        c->out_scale = a->out_scale;
+        c->kind = a->kind;
+        c->group = a->group;
+        c->out_col = a->out_col;
+        c->n = a->gather ? a->n_rows : kb->n;
+        c->n_d = kb->n_d;
+        if (a->gather) {
+                const void *p;
+                int r = cuda_stage(d, a->gather, a->n_rows * sizeof(uint32_t), &p);
+                if (r < 0)
+                        return r;
+                c->gather = (const uint32_t *)p;
+                c->n_d = 0;
+                while (c->n_d < a->n_rows && a->gather[c->n_d] < kb->n_d)
+                        c->n_d++;
+        }
+        if (a->add && a->x)
+                ((struct k_act *)a->x)->q_kind = 0;
+        if (a->out) {
+                bool whole = a->out_col == 0 && a->out->cols == a->x->cols;
+                if (whole)
+                        c->write_image = image_wanted(d, a->out, c->n_d);
+                else
+                        a->out->q_kind = 0;
+                c->out = act_of(a->out);
+        }
+        return cmd_done(d);
+}
+
+int cuda_op_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_linear_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        if (a->n_out < 1 || a->n_out > K_LINEAR_MAX || a->n_d > a->n_rows)
+                return -EINVAL;
+        if (a->n_rows == 0)
+                return 0;
+        struct cmd_linear *c = CMD_NEW(d, CMD_LINEAR, cmd_linear);
+        if (!c)
+                return -EIO;
+        c->n_out = a->n_out;
+        c->row0 = a->row0;
+        c->n_rows = a->n_rows;
+        c->n_d = a->n_d;
+        c->x = act_of(a->x);
+        uint32_t split = c->x.image ? c->x.image - 1 : 0;
+        if (c->x.image && !a->gather && a->row0 + a->n_rows > a->x->q_rows)
+                c->x.image = 0;
+        if (a->gather) {
+                const void *p;
+                int r = cuda_stage(d, a->gather, a->n_rows * sizeof(uint32_t), &p);
+                if (r < 0)
+                        return r;
+                c->gather = (const uint32_t *)p;
+                for (uint32_t i = 0; i < a->n_rows && c->x.image; i++)
+                        if ((i < a->n_d) != (a->gather[i] < split) || a->gather[i] >= a->x->q_rows)
+                                c->x.image = 0;
+        } else if (c->x.image && a->n_d && a->row0 + a->n_d > split) {
+                c->x.image = 0;
+        } else if (c->x.image && a->n_d < a->n_rows && a->row0 + a->n_d < split) {
+                c->x.image = 0;
+        }
+        if (!c->x.image && !d->exact && c->x.q && !a->gather && a->row0 == 0) {
+                c->make_image = 1; /* once, for whoever reads x next too */
+                a->x->q_kind = 1 + a->n_d;
+                a->x->q_rows = a->n_rows;
+        }
+        for (uint32_t i = 0; i < a->n_out; i++) {
+                c->out[i].w = weight_of(a->out[i].w);
+                c->out[i].bias = a->out[i].bias;
+                c->out[i].y = a->out[i].y;
+                c->out[i].y_stride = a->out[i].y_stride;
+        }
+        return cmd_done(d);
+}
+
+int cuda_op_head_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_head_linear_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_head_linear *c = CMD_NEW(d, CMD_HEAD_LINEAR, cmd_head_linear);
+        if (!c)
+                return -EIO;
+        c->a.tail = a->tail;
+        c->a.x = a->x;
+        c->a.x_stride = a->x_stride;
+        c->a.x_head = a->x_head;
+        c->a.y = a->y;
+        c->a.y_stride = a->y_stride;
+        c->a.y_head = a->y_head;
+        c->a.n = a->n;
+        c->a.n_d = a->n_d;
+        c->w = weight_of(a->w);
+        return cmd_done(d);
+}
+
+int cuda_op_glu(struct k_dev *kd, const struct k_batch *kb, const struct k_glu_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_glu *c = CMD_NEW(d, CMD_GLU, cmd_glu);
+        if (!c)
+                return -EIO;
+        c->a.gate = a->gate;
+        c->a.up = a->up;
+        c->a.gate_stride = a->gate_stride;
+        c->a.up_stride = a->up_stride;
+        c->a.act = a->act;
+        c->a.alpha = a->alpha;
+        c->a.limit = a->limit;
+        c->a.n = a->n;
+        c->n_d = MIN(kb->n_d, a->n);
+        c->write_image = image_wanted(d, a->out, c->n_d);
+        c->out = act_of(a->out);
+        return cmd_done(d);
+}
+
+static struct k_kv kv_of(const struct k_kv *kv) {
+        struct k_kv r;
+        memset((void *)&r, 0, sizeof(r));
+        if (kv) {
+                r.k = kv->k;
+                r.v = kv->v;
+                r.type_k = kv->type_k;
+                r.type_v = kv->type_v;
+                r.page_tokens = kv->page_tokens;
+                r.n_head_kv = kv->n_head_kv;
+                r.dk = kv->dk;
+                r.dv = kv->dv;
+                r.k_row_bytes = kv->k_row_bytes;
+                r.v_row_bytes = kv->v_row_bytes;
+                r.group = kv->group;
+        }
+        return r;
+}
+
+int cuda_op_qkv(struct k_dev *kd, const struct k_batch *kb, const struct k_qkv_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_qkv *c = CMD_NEW(d, CMD_QKV, cmd_qkv);
+        if (!c)
+                return -EIO;
+        /* Field by field: a struct copy would copy the caller's padding and spoil the arena's comparison. */
+        c->a.q = a->q;
+        c->a.q_stride = a->q_stride;
+        c->a.q_head = a->q_head;
+        c->a.k = a->k;
+        c->a.k_stride = a->k_stride;
+        c->a.k_head = a->k_head;
+        c->a.v = a->v;
+        c->a.v_stride = a->v_stride;
+        c->a.v_head = a->v_head;
+        c->a.n_head = a->n_head;
+        c->a.n_head_kv = a->n_head_kv;
+        c->a.dk = a->dk;
+        c->a.dv = a->dv;
+        c->a.rope_off = a->rope_off;
+        c->a.q_norm = a->q_norm;
+        c->a.k_norm = a->k_norm;
+        c->a.k_norm_cols = a->k_norm_cols;
+        c->a.v_norm = a->v_norm;
+        c->a.norm_full = a->norm_full;
+        c->a.norm_eps = a->norm_eps;
+        c->a.q_temp = a->q_temp;
+        c->a.q_temp_len = a->q_temp_len;
+        c->has_kv = a->kv != NULL;
+        c->kv = kv_of(a->kv);
+        if (a->rope && a->rope->kind != K_ROPE_NONE && a->rope->n_dims) {
+                int r = cuda_rope(d, a->rope, &c->freq, &c->mscale);
+                if (r < 0)
+                        return r;
+                c->rope_kind = a->rope->kind;
+                c->n_dims = a->rope->n_dims;
+        }
+        return cmd_done(d);
+}
+
+int cuda_op_attention(struct k_dev *kd, const struct k_batch *kb, const struct k_attention_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_attention *c = CMD_NEW(d, CMD_ATTENTION, cmd_attention);
+        if (!c)
+                return -EIO;
+        c->a.q = a->q;
+        c->a.q_stride = a->q_stride;
+        c->a.q_head = a->q_head;
+        c->a.n_head = a->n_head;
+        c->a.scale = a->scale;
+        c->a.softcap = a->softcap;
+        c->a.window = a->window;
+        c->a.causal = a->causal;
+        c->a.sinks = a->sinks;
+        c->a.gate = a->gate;
+        c->a.gate_stride = a->gate_stride;
+        c->a.gate_head = a->gate_head;
+        c->kv = kv_of(a->kv);
+        c->write_image = image_wanted(d, a->out, kb->n_d);
+        c->out = act_of(a->out);
+        return cmd_done(d);
+}
+
+int cuda_op_delta(struct k_dev *kd, const struct k_batch *kb, const struct k_delta_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_delta *c = CMD_NEW(d, CMD_DELTA, cmd_delta);
+        if (!c)
+                return -EIO;
+        c->a.qkv = a->qkv;
+        c->a.qkv_stride = a->qkv_stride;
+        c->a.z = a->z;
+        c->a.z_stride = a->z_stride;
+        c->a.beta = a->beta;
+        c->a.alpha = a->alpha;
+        c->a.ba_stride = a->ba_stride;
+        c->a.ba_run = a->ba_run;
+        c->a.n_k = a->n_k;
+        c->a.n_v = a->n_v;
+        c->a.s_k = a->s_k;
+        c->a.s_v = a->s_v;
+        c->a.k_head_blocked = a->k_head_blocked;
+        c->a.conv = a->conv;
+        c->a.conv_w = a->conv_w;
+        c->a.a = a->a;
+        c->a.dt_bias = a->dt_bias;
+        c->a.norm_w = a->norm_w;
+        c->a.eps = a->eps;
+        c->a.conv_state = a->conv_state;
+        c->a.state = a->state;
+        c->write_image = image_wanted(d, a->out, kb->n_d);
+        c->out = act_of(a->out);
+        return cmd_done(d);
+}
+
+int cuda_op_shortconv(struct k_dev *kd, const struct k_batch *kb, const struct k_shortconv_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_shortconv *c = CMD_NEW(d, CMD_SHORTCONV, cmd_shortconv);
+        if (!c)
+                return -EIO;
+        c->a.bcx = a->bcx;
+        c->a.stride = a->stride;
+        c->a.d = a->d;
+        c->a.conv = a->conv;
+        c->a.conv_w = a->conv_w;
+        c->a.conv_state = a->conv_state;
+        c->write_image = image_wanted(d, a->out, kb->n_d);
+        c->out = act_of(a->out);
+        return cmd_done(d);
+}
+
+int cuda_op_moe(struct k_dev *kd, const struct k_batch *kb, const struct k_moe_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        if (a->n_used == 0 || a->n_used > 32 || a->n_expert > 1024 || a->n_used > a->n_expert)
+                return -EINVAL;
+        struct cmd_moe *c = CMD_NEW(d, CMD_MOE, cmd_moe);
+        if (!c)
+                return -EIO;
+        c->a.router = a->router;
+        c->a.router_stride = a->router_stride;
+        c->a.select_bias = a->select_bias;
+        c->a.n_expert = a->n_expert;
+        c->a.n_used = a->n_used;
+        c->a.n_group = a->n_group;
+        c->a.n_group_used = a->n_group_used;
+        c->a.gating = a->gating;
+        c->a.norm_weights = a->norm_weights;
+        c->a.weight_scale = a->weight_scale;
+        c->a.gate_b = a->gate_b;
+        c->a.up_b = a->up_b;
+        c->a.down_b = a->down_b;
+        c->a.act = a->act;
+        c->a.alpha = a->alpha;
+        c->a.limit = a->limit;
+        c->a.weight_before = a->weight_before;
+        c->a.scratch = a->scratch;
+        c->a.scratch_bytes = a->scratch_bytes;
+        c->a.y = a->y;
+        c->a.y_stride = a->y_stride;
+        c->a.n = a->n;
+        c->a.n_d = a->n_d;
+        c->x = act_of(a->x);
+        c->gate = weight_of(a->gate);
+        c->up = weight_of(a->up);
+        c->down = weight_of(a->down);
+        return cmd_done(d);
+}
+
+int cuda_op_elem(struct k_dev *kd, const struct k_batch *kb, const struct k_elem_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        struct cmd_elem *c = CMD_NEW(d, CMD_ELEM, cmd_elem);
+        if (!c)
+                return -EIO;
+        c->a.op = a->op;
+        c->a.y = a->y;
+        c->a.y_stride = a->y_stride;
+        c->a.cols = a->cols;
+        c->a.x = a->x;
+        c->a.x_stride = a->x_stride;
+        c->a.a = a->a;
+        c->a.b = a->b;
+        c->a.n = a->n;
+        if (a->op == K_ELEM_COPY && a->gather) {
+                const void *p;
+                int r = cuda_stage(d, a->gather, a->n * sizeof(uint32_t), &p);
+                if (r < 0)
+                        return r;
+                c->gather = (const uint32_t *)p;
+        }
+        return cmd_done(d);
+}
+
+/* ---- rope tables -------------------------------------------------------------------- */
+
+/*
+ * Angle per position of each pair, as k_rope_params defines it; YaRN's blend of
+ * the scaled and the plain angle is linear in the position, so it fits in the
+ * same number (arXiv:2309.00071, section 3.2).
+ */
+static float yarn_dim(float n_dims, float n_ctx, float beta, float base) {
+        return n_dims * logf(n_ctx / (beta * 2 * (float)M_PI)) / (2 * logf(base));
+}
+
+static bool rope_same(const struct k_rope_params *a, const struct k_rope_params *b) {
+        return a->n_dims == b->n_dims && a->base == b->base && a->freq_scale == b->freq_scale && a->ext_factor == b->ext_factor &&
+               a->attn_factor == b->attn_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+               a->n_ctx_orig == b->n_ctx_orig;
+}
+
+int cuda_rope(struct cuda_dev *d, const struct k_rope_params *p, const double **ret_freq, float *ret_mscale) {
+        double table[CUDA_ROPE_DIMS / 2];
+        float low = 0, high = 0;
+        uint32_t half = p->n_dims / 2, at;
+        uint64_t hash = 0;
+
+        if (p->n_dims > CUDA_ROPE_DIMS || p->n_dims % 2)
+                return -EINVAL;
+        /* The factors' content is part of the key: another model's may come to lie at the same address. */
+        for (uint32_t i = 0; p->factors && i < half; i++) {
+                uint32_t bits;
+                memcpy(&bits, &p->factors[i], 4);
+                hash = (hash ^ bits) * 0x9e3779b97f4a7c15u + 1;
+        }
+        for (at = 0; at < d->n_rope; at++)
+                if (d->rope[at].hash == hash && rope_same(&d->rope[at].p, p))
+                        break;
+        *ret_freq = d->rope_dev + (size_t)at * (CUDA_ROPE_DIMS / 2);
+        *ret_mscale = p->attn_factor;
+        if (at < d->n_rope)
+                return 0;
+        if (at == CUDA_ROPE_MAX) {
+                snprintf(d->error, sizeof(d->error), "more than %d different rope tables", CUDA_ROPE_MAX);
+                return -E2BIG;
+        }
+        if (p->ext_factor != 0) {
+                low = fmaxf(0, floorf(yarn_dim(p->n_dims, p->n_ctx_orig, p->beta_fast, p->base)));
+                high = fminf(p->n_dims - 1, ceilf(yarn_dim(p->n_dims, p->n_ctx_orig, p->beta_slow, p->base)));
+        }
+        for (uint32_t i = 0; i < half; i++) {
+                double plain = pow((double)p->base, -2.0 * i / p->n_dims) / (p->factors ? (double)p->factors[i] : 1.0), mix = 0;
+                if (p->ext_factor != 0) {
+                        double y = ((double)i - low) / fmax(0.001, (double)high - low);
+                        mix = (1 - fmin(1, fmax(0, y))) * p->ext_factor;
+                }
+                table[i] = plain * p->freq_scale * (1 - mix) + plain * mix;
+        }
+        /* Once per table: during a model's first step, before any graph. */
+        CUDA_TRY(d, cudaMemcpyAsync((void *)*ret_freq, table, half * sizeof(double), cudaMemcpyHostToDevice, d->stream), "rope table");
+        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "rope table");
+        d->rope[at].hash = hash;
+        d->rope[at].p = *p;
+        d->n_rope++;
+        return 0;
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Reading K_LAYOUT_CUDA tiles: one struct per type, used by the int8 products
+ * (matvec.cu) and by the decoder (dequant.cu), so that both see the same codes.
+ *
+ * A lane 4 g + t of a warp holds rows g and g + 8. codes() gives the A operand
+ * of mma.m16n8k32 for columns 32 kb .. 32 kb + 31: signed bytes that are MUL
+ * times the code. weight = super * scale * code - super_min * min, where code is
+ * byte / MUL; a type without SUPER has 1 for both supers, one without HAS_MIN no
+ * second term. N16: scales (and mins) are per 16 columns, else per 32.
+ */
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/layout.h"
+
+struct tile_src {
+        const uint8_t *code, *high, *scale, *super;
+};
+
+static __device__ __forceinline__ uint4 ldg16(const void *p) {
+        uint4 r;
+        asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+        return r;
+}
+static __device__ __forceinline__ float half_lo(uint32_t v) { return __half2float(__ushort_as_half((unsigned short)(v & 0xffff))); }
+static __device__ __forceinline__ float half_hi(uint32_t v) { return __half2float(__ushort_as_half((unsigned short)(v >> 16))); }
+/* Word i of a uint4 whose index is a constant after unrolling. */
+static __device__ __forceinline__ uint32_t word4(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+static __device__ __forceinline__ float half_at(const uint4 &v, int i) {
+        uint32_t w = word4(v, i >> 1);
+        return i & 1 ? half_hi(w) : half_lo(w);
+}
+/* Bytes to floats without the slow conversion unit: 2^23 + b has b in its low bits. */
+static __device__ __forceinline__ float ubyte_at(uint32_t w, int i) {
+        return __uint_as_float(__byte_perm(w, 0x4b000000, 0x7540 | i)) - 8388608.0f;
+}
+static __device__ __forceinline__ float sbyte_at(uint32_t w, int i) {
+        return __uint_as_float(__byte_perm(w ^ 0x80808080, 0x4b000000, 0x7540 | i)) - 8388736.0f;
+}
+
+/* Four 4-bit indices in the low nibbles of a 16-bit field to bytes of a 16-entry table. */
+struct lut16 { uint32_t t0, t1, t2, t3; };
+static __device__ __forceinline__ uint32_t lut4(const lut16 &l, uint32_t idx) {
+        uint32_t sel = idx & 0x7777, pick = 0x3210 | ((idx & 0x8888) >> 1);
+        return __byte_perm(__byte_perm(l.t0, l.t1, sel), __byte_perm(l.t2, l.t3, sel), pick);
+}
+/* A P4 word (byte j: column j low, column 16 + j high) to the two byte words. */
+static __device__ __forceinline__ void lut8(const lut16 &l, uint32_t w, uint32_t &lo, uint32_t &hi) {
+        uint32_t a = lut4(l, w & 0xffff), b = lut4(l, w >> 16);
+        lo = __byte_perm(a, b, 0x6420);
+        hi = __byte_perm(a, b, 0x7531);
+}
+
+/* P4 words of kb: rows g and g + 8. */
+struct p4 { uint4 v[4]; };
+static __device__ __forceinline__ void p4_load(p4 &p, const uint8_t *code, uint32_t lane) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+                p.v[i] = ldg16(code + (i * 32 + lane) * 16);
+}
+static __device__ __forceinline__ uint32_t p4_word(const p4 &p, int kb, int r) { return word4(p.v[kb >> 1], (kb & 1) * 2 + r); }
+struct p2 { uint4 v[2]; };
+static __device__ __forceinline__ void p2_load(p2 &p, const uint8_t *code, uint32_t lane) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+                p.v[i] = ldg16(code + (i * 32 + lane) * 16);
+}
+/* Two fields of 2 bits per byte, at bits 0 and 2 after the shift. */
+static __device__ __forceinline__ uint32_t p2_word(const p2 &p, int kb, int r) {
+        return word4(p.v[kb >> 2], ((kb >> 1) & 1) * 2 + r) >> (4 * (kb & 1));
+}
+static __device__ __forceinline__ uint32_t p1_word(const uint4 &v, int kb, int r) {
+        return word4(v, (kb >> 2) * 2 + r) >> (2 * (kb & 3));
+}
+
+#define M4 0x0f0f0f0fu
+#define MH 0xf0f0f0f0u
+
+template <int T> struct qtype;
+
+/* ---- 32-wide blocks: f16 scales [g][row][8] ------------------------------------------ */
+struct scale16 { uint4 d[2]; };
+static __device__ __forceinline__ void scale16_load(scale16 &s, const uint8_t *p, uint32_t lane) {
+        s.d[0] = ldg16(p + (lane >> 2) * 32);
+        s.d[1] = ldg16(p + (lane >> 2) * 32 + 16);
+}
+struct scale32 { uint4 d[2], m[2]; };
+static __device__ __forceinline__ void scale32_load(scale32 &s, const uint8_t *p, uint32_t lane) {
+        p += (lane >> 2) * 64;
+        s.d[0] = ldg16(p);
+        s.m[0] = ldg16(p + 16);
+        s.d[1] = ldg16(p + 32);
+        s.m[1] = ldg16(p + 48);
+}
+
+struct q_base {
+        static constexpr bool SUPER = false, HAS_MIN = false, N16 = false;
+        static constexpr float MUL = 1;
+};
+
+template <> struct qtype<K_Q4_0> : q_base {
+        static constexpr float MUL = 16;
+        p4 q; scale16 s;
+        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); scale16_load(s, t.scale, lane); }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r);
+                        a[r] = (w << 4) & MH;
+                        a[2 + r] = w & MH;
+                }
+        }
+        __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_Q4_1> : q_base {
+        static constexpr bool HAS_MIN = true;
+        p4 q; scale32 s;
+        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); scale32_load(s, t.scale, lane); }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r);
+                        a[r] = w & M4;
+                        a[2 + r] = (w >> 4) & M4;
+                }
+        }
+        __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
+        __device__ float min(int kb, int, int r) const { return -half_at(s.m[r], kb); }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_Q5_0> : q_base {
+        static constexpr float MUL = 8;
+        p4 q; uint4 h; scale16 s;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load(q, t.code, lane);
+                h = ldg16(t.high + lane * 16);
+                scale16_load(s, t.scale, lane);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r), b = p1_word(h, kb, r);
+                        a[r] = ((w << 3) & 0x78787878) | ((b << 7) & 0x80808080);
+                        a[2 + r] = ((w >> 1) & 0x78787878) | ((b << 6) & 0x80808080);
+                }
+        }
+        __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_Q5_1> : q_base {
+        static constexpr bool HAS_MIN = true;
+        p4 q; uint4 h; scale32 s;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load(q, t.code, lane);
+                h = ldg16(t.high + lane * 16);
+                scale32_load(s, t.scale, lane);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r), b = p1_word(h, kb, r);
+                        a[r] = (w & M4) | ((b << 4) & 0x10101010);
+                        a[2 + r] = ((w >> 4) & M4) | ((b << 3) & 0x10101010);
+                }
+        }
+        __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
+        __device__ float min(int kb, int, int r) const { return -half_at(s.m[r], kb); }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_Q8_0> : q_base {
+        uint4 q[8]; scale16 s;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                        q[i] = ldg16(t.code + (i * 32 + lane) * 16);
+                scale16_load(s, t.scale, lane);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+                a[0] = q[kb].x;
+                a[1] = q[kb].y;
+                a[2] = q[kb].z;
+                a[3] = q[kb].w;
+        }
+        __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *, float *) const {}
+};
+
+/* ---- 4-bit tables ----------------------------------------------------------------------- */
+#define LUT_IQ4 {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u} /* -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113 */
+#define LUT_FP4 {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu} /* twice 0 .5 1 1.5 2 3 4 6 and their negatives */
+
+template <> struct qtype<K_IQ4_NL> : q_base {
+        p4 q; scale16 s;
+        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); scale16_load(s, t.scale, lane); }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+                const lut16 l = LUT_IQ4;
+                lut8(l, p4_word(q, kb, 0), a[0], a[2]);
+                lut8(l, p4_word(q, kb, 1), a[1], a[3]);
+        }
+        __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_MXFP4> : q_base {
+        p4 q; uint4 e; /* exponents of rows g (x, y) and g + 8 (z, w) */
+        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); e = ldg16(t.scale + (lane >> 2) * 16); }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+                const lut16 l = LUT_FP4;
+                lut8(l, p4_word(q, kb, 0), a[0], a[2]);
+                lut8(l, p4_word(q, kb, 1), a[1], a[3]);
+        }
+        /* Half of 2^(e - 127), since the table holds doubled values (OCP MX 1.0, 5.3). */
+        __device__ float scale(int kb, int, int r) const {
+                uint32_t x = (word4(e, r * 2 + (kb >> 2)) >> (8 * (kb & 3))) & 255;
+                return __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23);
+        }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_NVFP4> : q_base {
+        static constexpr bool N16 = true;
+        p4 q; uint4 e[2];
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load(q, t.code, lane);
+                e[0] = ldg16(t.scale + (lane >> 2) * 32);
+                e[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+                const lut16 l = LUT_FP4;
+                lut8(l, p4_word(q, kb, 0), a[0], a[2]);
+                lut8(l, p4_word(q, kb, 1), a[1], a[3]);
+        }
+        /* Half of an unsigned E4M3: 4 exponent bits (bias 7), 3 of mantissa; 0 and 0x7f are zero. */
+        __device__ float scale(int kb, int h, int r) const {
+                uint32_t x = (word4(e[r], kb >> 1) >> (8 * ((kb & 1) * 2 + h))) & 255, ex = (x >> 3) & 15, m = x & 7;
+                if (x == 0 || x == 0x7f)
+                        return 0;
+                return 0.5f * (ex ? __uint_as_float((ex + 120) << 23 | m << 20) : (float)m * 0.001953125f);
+        }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *, float *) const {}
+};
+
+template <> struct qtype<K_IQ4_XS> : q_base {
+        static constexpr bool SUPER = true;
+        p4 q; uint4 s; uint32_t d;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load(q, t.code, lane);
+                s = ldg16(t.scale + (lane >> 2) * 16);
+                d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+                const lut16 l = LUT_IQ4;
+                lut8(l, p4_word(q, kb, 0), a[0], a[2]);
+                lut8(l, p4_word(q, kb, 1), a[1], a[3]);
+        }
+        __device__ float scale(int kb, int, int r) const { return sbyte_at(word4(s, r * 2 + (kb >> 2)), kb & 3); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *sd, float *) const { sd[0] = half_lo(d); sd[1] = half_hi(d); }
+};
+
+/* ---- K-quants ------------------------------------------------------------------------------ */
+
+/* Q4_K and Q5_K's 16-byte head: d, dmin, then 6-bit scales and mins; unpacked to bytes, 8 + 8. */
+struct khead {
+        uint32_t dm[2], sc[2][2], mn[2][2];
+        __device__ void load(const uint8_t *p, uint32_t lane) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint4 v = ldg16(p + (lane >> 2) * 32 + r * 16);
+                        dm[r] = v.x;
+                        sc[r][0] = v.y;
+                        mn[r][0] = v.z;
+                        sc[r][1] = v.w;
+                }
+        }
+        __device__ uint32_t scales(int r, int i) const {
+                return i == 0 ? sc[r][0] & 0x3f3f3f3f : (sc[r][1] & M4) | ((sc[r][0] >> 2) & 0x30303030);
+        }
+        __device__ uint32_t mins(int r, int i) const {
+                return i == 0 ? mn[r][0] & 0x3f3f3f3f : ((sc[r][1] >> 4) & M4) | ((mn[r][0] >> 2) & 0x30303030);
+        }
+};
+
+template <> struct qtype<K_Q4_K> : q_base {
+        static constexpr bool SUPER = true, HAS_MIN = true;
+        p4 q; khead h;
+        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); h.load(t.scale, lane); }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r);
+                        a[r] = w & M4;
+                        a[2 + r] = (w >> 4) & M4;
+                }
+        }
+        __device__ float scale(int kb, int, int r) const { return ubyte_at(h.scales(r, kb >> 2), kb & 3); }
+        __device__ float min(int kb, int, int r) const { return ubyte_at(h.mins(r, kb >> 2), kb & 3); }
+        __device__ void super(float *d, float *m) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        d[r] = half_lo(h.dm[r]);
+                        m[r] = half_hi(h.dm[r]);
+                }
+        }
+};
+
+template <> struct qtype<K_Q5_K> : q_base {
+        static constexpr bool SUPER = true, HAS_MIN = true;
+        p4 q; uint4 b; khead h;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load(q, t.code, lane);
+                b = ldg16(t.high + lane * 16);
+                h.load(t.scale, lane);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r), x = p1_word(b, kb, r);
+                        a[r] = (w & M4) | ((x << 4) & 0x10101010);
+                        a[2 + r] = ((w >> 4) & M4) | ((x << 3) & 0x10101010);
+                }
+        }
+        __device__ float scale(int kb, int, int r) const { return ubyte_at(h.scales(r, kb >> 2), kb & 3); }
+        __device__ float min(int kb, int, int r) const { return ubyte_at(h.mins(r, kb >> 2), kb & 3); }
+        __device__ void super(float *d, float *m) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        d[r] = half_lo(h.dm[r]);
+                        m[r] = half_hi(h.dm[r]);
+                }
+        }
+};
+
+template <> struct qtype<K_Q6_K> : q_base {
+        static constexpr bool SUPER = true, N16 = true;
+        static constexpr float MUL = 4;
+        p4 q; p2 b; uint4 s[2]; uint32_t d;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load(q, t.code, lane);
+                p2_load(b, t.high, lane);
+                s[0] = ldg16(t.scale + (lane >> 2) * 32);
+                s[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+                d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p4_word(q, kb, r), x = p2_word(b, kb, r);
+                        a[r] = ((w << 2) & 0x3c3c3c3c) | ((x << 6) & 0xc0c0c0c0);
+                        a[2 + r] = ((w >> 2) & 0x3c3c3c3c) | ((x << 4) & 0xc0c0c0c0);
+                }
+        }
+        __device__ float scale(int kb, int h, int r) const { return sbyte_at(word4(s[r], kb >> 1), (kb & 1) * 2 + h); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *sd, float *) const { sd[0] = half_lo(d); sd[1] = half_hi(d); }
+};
+
+template <> struct qtype<K_Q3_K> : q_base {
+        static constexpr bool SUPER = true, N16 = true;
+        static constexpr float MUL = 32;
+        p2 q; uint4 b; uint4 s[2]; uint32_t d;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p2_load(q, t.code, lane);
+                b = ldg16(t.high + lane * 16);
+                s[0] = ldg16(t.scale + (lane >> 2) * 32);
+                s[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+                d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p2_word(q, kb, r), x = p1_word(b, kb, r);
+                        a[r] = ((w << 5) & 0x60606060) | ((x << 7) & 0x80808080);
+                        a[2 + r] = ((w << 3) & 0x60606060) | ((x << 6) & 0x80808080);
+                }
+        }
+        __device__ float scale(int kb, int h, int r) const { return sbyte_at(word4(s[r], kb >> 1), (kb & 1) * 2 + h); }
+        __device__ float min(int, int, int) const { return 0; }
+        __device__ void super(float *sd, float *) const { sd[0] = half_lo(d); sd[1] = half_hi(d); }
+};
+
+template <> struct qtype<K_Q2_K> : q_base {
+        static constexpr bool SUPER = true, HAS_MIN = true, N16 = true;
+        p2 q; uint4 s[2]; uint2 d;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p2_load(q, t.code, lane);
+                s[0] = ldg16(t.scale + (lane >> 2) * 32);
+                s[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+                d = *(const uint2 *)(t.super + (lane >> 2) * 8);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p2_word(q, kb, r);
+                        a[r] = w & 0x03030303;
+                        a[2 + r] = (w >> 2) & 0x03030303;
+                }
+        }
+        __device__ float scale(int kb, int h, int r) const { return ubyte_at(word4(s[r], kb >> 1) & M4, (kb & 1) * 2 + h); }
+        __device__ float min(int kb, int h, int r) const { return ubyte_at((word4(s[r], kb >> 1) >> 4) & M4, (kb & 1) * 2 + h); }
+        __device__ void super(float *sd, float *sm) const {
+                sd[0] = half_lo(d.x);
+                sm[0] = half_hi(d.x);
+                sd[1] = half_lo(d.y);
+                sm[1] = half_hi(d.y);
+        }
+};
+
+/* ---- ternary: weight = d * (code - 1); TQ1_0 is spread to 2 bits at fill --------------------- */
+template <> struct qtype<K_TQ2_0> : q_base {
+        static constexpr bool SUPER = true, HAS_MIN = true;
+        p2 q; uint32_t d;
+        __device__ void load(const tile_src &t, uint32_t lane) {
+                p2_load(q, t.code, lane);
+                d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        __device__ void codes(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = p2_word(q, kb, r);
+                        a[r] = w & 0x03030303;
+                        a[2 + r] = (w >> 2) & 0x03030303;
+                }
+        }
+        __device__ float scale(int, int, int) const { return 1; }
+        __device__ float min(int, int, int) const { return 1; }
+        __device__ void super(float *sd, float *sm) const {
+                sd[0] = sm[0] = half_lo(d);
+                sd[1] = sm[1] = half_hi(d);
+        }
+};
+template <> struct qtype<K_TQ1_0> : qtype<K_TQ2_0> {};
+
+/* Four weights from one word of codes(), with k_decode()'s bits: no contraction, its order. */
+template <class Q> static __device__ __forceinline__ void tile_value(const Q &w, int kb, int h, int r, uint32_t bytes, float v[4]) {
+        float d[2] = {1, 1}, m[2] = {1, 1};
+        const int hs = Q::N16 ? h : 0;
+        w.super(d, m);
+        float ds = Q::SUPER ? __fmul_rn(d[r], w.scale(kb, hs, r)) : w.scale(kb, hs, r);
+        ds = __fmul_rn(ds, 1.0f / Q::MUL);
+        float ms = Q::HAS_MIN ? (Q::SUPER ? __fmul_rn(m[r], w.min(kb, hs, r)) : w.min(kb, hs, r)) : 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+                float p = __fmul_rn(ds, sbyte_at(bytes, j));
+                v[j] = Q::HAS_MIN ? __fsub_rn(p, ms) : p;
+        }
+}
+
+/* Calls F with the type as a constant; every type that has planes. */
+#define CUDA_FOR_PLANE_TYPES(X)                                                                                     \
+        X(K_Q4_0) X(K_Q4_1) X(K_Q5_0) X(K_Q5_1) X(K_Q8_0) X(K_Q2_K) X(K_Q3_K) X(K_Q4_K) X(K_Q5_K) X(K_Q6_K) X(K_IQ4_NL) \
+        X(K_IQ4_XS) X(K_TQ1_0) X(K_TQ2_0) X(K_MXFP4) X(K_NVFP4)
+
+/* Where a matrix's planes start. */
+struct plane_base {
+        const uint8_t *p[4];
+        uint32_t bytes[4]; /* per tile */
+};
+static inline plane_base planes_of(enum k_type t, const void *data, uint32_t rows, uint32_t cols) {
+        struct cuda_planes pl = {};
+        struct cuda_plane_offsets o;
+        cuda_layout_planes(t, &pl);
+        cuda_layout_offsets(t, rows, cols, &o);
+        const uint8_t *d = (const uint8_t *)data;
+        return plane_base{{d + o.code, d + o.high, d + o.scale, d + o.super}, {pl.code, pl.high, pl.scale, pl.super}};
+}
+static __device__ __forceinline__ tile_src tile_at(const plane_base &b, size_t expert_off, size_t tile) {
+        return tile_src{b.p[0] + expert_off + tile * b.bytes[0], b.p[1] + expert_off + tile * b.bytes[1],
+                        b.p[2] + expert_off + tile * b.bytes[2], b.p[3] + expert_off + tile * b.bytes[3]};
+}
