@@ -123,7 +123,7 @@ static int count_all(const struct eng_model *m, struct context_plan *p, struct h
         if (p->keep_hidden && !add(&p->hidden, p->l.n_rows, (uint64_t)d->n_embd * 4))
                 return -EOVERFLOW;
         eng_forward_extent(d, &cols, &heads);
-        p->scratch = ops->dev_scratch ? ops->dev_scratch(p->l.n_rows, cols, heads, p->l.n_ctx) : 0;
+        p->scratch = ops->dev_scratch ? ops->dev_scratch(m->d->k, p->l.n_rows, cols, heads, p->l.n_ctx) : 0;
 
         c.l = p->l;
         c.n_seq = p->n_seq;

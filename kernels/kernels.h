@@ -268,7 +268,7 @@ struct k_ops {
         int (*repack)(enum k_type, enum k_layout, uint32_t rows, uint32_t cols, const void *src, void *dst);
         size_t (*act_q_bytes)(uint32_t n, uint32_t cols);
         size_t (*moe_scratch)(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
-        size_t (*dev_scratch)(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx); /* taken by reserve() */
+        size_t (*dev_scratch)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx); /* taken by reserve() */
         int (*reserve)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx);
 
         int (*batch_begin)(struct k_dev *, struct k_batch *);

@@ -100,11 +100,9 @@ static int cpu_batch(struct k_dev *dev, struct k_batch *batch) {
 }
 
 /* Room for one image of the widest activations, and what the ops take for each worker. */
-static size_t cpu_dev_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
-        long n = sysconf(_SC_NPROCESSORS_ONLN);
-
+static size_t cpu_dev_scratch(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
         return k_cpu_image_bytes(max_rows, max_cols) +
-               k_cpu_ops_bytes(n > 0 ? (uint32_t)n : 1, max_rows, max_cols, n_head, n_ctx);
+               k_cpu_ops_bytes(k_cpu(dev)->n_workers, max_rows, max_cols, n_head, n_ctx);
 }
 
 static int cpu_reserve(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
