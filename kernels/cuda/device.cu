@@ -271,7 +271,7 @@ static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, 
         p->total = p->image + p->attn + p->row + p->dequant;
 }
 
-static size_t dev_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
+static size_t dev_scratch(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
         struct scratch_plan p;
         scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
         return p.total;
