@@ -18,8 +18,8 @@ static void print_event(struct cli_answer *a, json_t *o) {
                 puts(s);
         free(s);
         json_decref(o);
-        if (fflush(stdout) != 0)
-                a->cli->interrupted = true;
+        if (!cli_push(a->cli) && a->cli->current)
+                (void)hearth_call_cancel(a->cli->current); /* nobody reads any more; cli_flush() says so at the end */
 }
 
 static json_t *ids_json(const uint32_t *ids, size_t n) {
@@ -145,8 +145,6 @@ static void on_tokens(void *ud, hearth_call *call, const struct hearth_tokens *t
 
         if (a->json) {
                 print_event(a, tokens_json(t));
-                if (ferror(stdout))
-                        (void)hearth_call_cancel(call);
                 return;
         }
         cli_progress_clear(a->cli);
@@ -158,8 +156,8 @@ static void on_tokens(void *ud, hearth_call *call, const struct hearth_tokens *t
                 (void)hearth_call_cancel(call);
         a->any = true;
         a->ends_with_newline = t->text[t->n_text - 1] == '\n';
-        if (cli_write_text(a->cli, stdout, t->text, t->n_text) < 0 || fflush(stdout) != 0)
-                (void)hearth_call_cancel(call); /* nobody reads any more; cli_flush() says so at the end */
+        if (cli_write_text(a->cli, stdout, t->text, t->n_text) < 0 || !cli_push(a->cli))
+                (void)hearth_call_cancel(call);
 }
 
 static void on_paused(void *ud, hearth_call *call, const char *reason, bool changed) {

@@ -72,6 +72,7 @@ struct cli {
         char **words;            /* positional arguments */
         size_t n_words;
         bool out_tty, err_tty, colour;
+        int out_errno;           /* why stdout can't be written to, 0 while it can */
         char *self_dir;          /* where this program lies */
         char *socket;            /* in use */
         hearth_client *client;
@@ -102,7 +103,8 @@ void cli_progress(struct cli *c, const char *doing, const char *what, uint64_t d
 void cli_progress_clear(struct cli *c);
 /* Text of the model: on a terminal, control characters don't reach it. -errno if stdout is broken. */
 int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n);
-int cli_flush(struct cli *c); /* 0, or the exit status for a stdout that is gone or full */
+bool cli_push(struct cli *c); /* flushes stdout; false: it is gone or full */
+int cli_flush(struct cli *c); /* the same at the end: 0 or exit status */
 void cli_human_bytes(uint64_t n, char out[16]);      /* "94 MB" */
 void cli_human_count(uint64_t n, char out[32]);      /* "1,204" */
 void cli_human_time(uint64_t ms, char out[16]);      /* "1.1s", "3m", "2h" */

@@ -88,7 +88,8 @@ static int editor_begin(struct chat *ch) {
         el_set(ch->el, EL_EDITOR, "emacs");
         el_set(ch->el, EL_HIST, history, ch->history);
         el_set(ch->el, EL_SETTY, "-d", "-isig", NULL); /* while editing Ctrl-C is a key */
-        el_set(ch->el, EL_ADDFN, "hearth-interrupt", "empty the line", on_interrupt);
+        /* The wide form keeps these strings; the narrow one copies and never frees them. */
+        el_wset(ch->el, EL_ADDFN, L"hearth-interrupt", L"empty the line", on_interrupt);
         el_set(ch->el, EL_BIND, "^C", "hearth-interrupt", NULL);
         el_source(ch->el, NULL);
         return 0;

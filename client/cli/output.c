@@ -94,8 +94,13 @@ static bool is_terminal(struct cli *c, FILE *f) {
 int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n) {
         size_t start = 0;
 
-        if (!is_terminal(c, f))
-                return n == 0 || fwrite(p, 1, n, f) == n ? 0 : -errno;
+        if (!is_terminal(c, f)) {
+                if (n == 0 || fwrite(p, 1, n, f) == n)
+                        return 0;
+                if (f == stdout && !c->out_errno)
+                        c->out_errno = errno;
+                return -errno;
+        }
         for (size_t i = 0; i < n; i++) {
                 unsigned char ch = (unsigned char)p[i];
                 size_t len = 0;
@@ -114,12 +119,18 @@ int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n) {
         return ferror(f) ? -EIO : 0;
 }
 
+bool cli_push(struct cli *c) {
+        if (fflush(stdout) != 0 && !c->out_errno)
+                c->out_errno = errno;
+        return c->out_errno == 0;
+}
+
 int cli_flush(struct cli *c) {
-        if (fflush(stdout) == 0 && !ferror(stdout))
+        if (cli_push(c))
                 return 0;
-        if (errno == EPIPE)
+        if (c->out_errno == EPIPE)
                 return 128 + SIGPIPE; /* the reader has seen enough: no message, as any filter */
-        return cli_fail(c, EX_IOERR, "writing to standard output: %s", strerror(errno));
+        return cli_fail(c, EX_IOERR, "writing to standard output: %s", strerror(c->out_errno));
 }
 
 void cli_human_bytes(uint64_t n, char out[16]) {

@@ -30,6 +30,7 @@ void cli_table_add(struct cli_table *t, const char *fmt, ...) {
 }
 
 void cli_table_print(struct cli *c, struct cli_table *t) {
+        t->n_cells -= t->n_cells % t->n_columns; /* memory ran out within a row */
         for (size_t i = 0; i < t->n_cells; i++) {
                 size_t column = i % t->n_columns;
                 const char *cell = t->cells[i];
@@ -42,9 +43,11 @@ void cli_table_print(struct cli *c, struct cli_table *t) {
                 if (t->right >> column & 1)
                         printf("%*s", pad, "");
                 cli_write_text(c, stdout, cell, strlen(cell));
-                if (column + 1 == t->n_columns)
+                /* No blanks at a line's end: what follows may all be empty. */
+                if (column + 1 == t->n_columns || (column + 2 == t->n_columns && !*t->cells[i + 1])) {
                         putchar('\n');
-                else
+                        i += column + 2 == t->n_columns;
+                } else
                         printf("%*s", (t->right >> column & 1 ? 0 : pad) + 2, "");
         }
         for (size_t i = 0; i < t->n_cells; i++)
