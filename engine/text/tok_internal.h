@@ -46,8 +46,9 @@ static inline struct gguf_str tok_str(const struct tok_strings *s, uint32_t i) {
 void tok_strings_free(struct tok_strings *s);
 
 /* ---- text -> id (tok_vocab.c) ------------------------------------------- */
+struct tok_slot { uint32_t id1, tag; }; /* id + 1, 0 is empty; upper half of the hash, so that a miss reads no text */
 struct tok_map {
-        uint32_t *slot; /* id + 1, 0 is empty */
+        struct tok_slot *slot;
         uint32_t mask;
         uint64_t seed;  /* random: a vocabulary can't be written to collide */
 };
@@ -156,7 +157,7 @@ struct tok {
         struct tok_pre pre;        /* TOK_BPE */
         struct tok_pairs pairs;    /* TOK_BPE */
         uint32_t *order;           /* TOK_SPM: merge priority of each token, 0 best */
-        bool space_begins_words;   /* TOK_SPM, raw BPE: no token has U+2581 after another character */
+        bool joins_space[256];     /* TOK_SPM, raw BPE: some token has U+2581 after this byte */
         uint32_t max_len;          /* longest token, bytes */
         struct tok_trie pieces;    /* of text: TOK_UNIGRAM, TOK_WORDPIECE */
         double unk_score;          /* TOK_UNIGRAM */

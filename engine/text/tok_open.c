@@ -269,22 +269,13 @@ static int build_special(struct tok *t, struct h_error *err) {
 /* ---- per model ------------------------------------------------------------ */
 
 static void find_word_borders(struct tok *t) {
-        t->space_begins_words = true;
-        for (uint32_t i = 0; i < t->n_vocab && t->space_begins_words; i++) {
+        for (uint32_t i = 0; i < t->n_vocab; i++) {
                 struct gguf_str s = tok_str(&t->text, i);
-                bool other = false;
                 if (t->kind[i] != TOK_NORMAL && t->kind[i] != TOK_USER && t->kind[i] != TOK_UNUSED)
                         continue;
-                for (size_t k = 0; k < s.n;) {
-                        if (s.n - k >= 3 && memcmp(s.p + k, TOK_SPACE, 3) == 0) {
-                                if (other)
-                                        t->space_begins_words = false;
-                                k += 3;
-                        } else {
-                                other = true;
-                                k++;
-                        }
-                }
+                for (size_t k = 1; k + 3 <= s.n; k++)
+                        if (memcmp(s.p + k, TOK_SPACE, 3) == 0)
+                                t->joins_space[(uint8_t)s.p[k - 1]] = true;
         }
 }
 

@@ -7,7 +7,7 @@
  * Unused tokens take part in merging but are never given out: they are taken
  * apart again into what they were merged from.
  *
- * Where no token has U+2581 after another character, no merge can reach across
+ * Where no token has U+2581 after the byte before it, no merge can reach across
  * such a place, and the text is merged word by word: the result is the same and
  * the heaps stay small.
  */
@@ -28,6 +28,12 @@ int tok_emit_bytes(const struct tok *t, struct tok_work *w, const char *p, size_
                         r = tok_ids_push(w->out, t->byte_id[(uint8_t)p[i]]);
                 return r;
         }
+        /*
+         * Byte-level vocabularies know no "unknown": a byte without a token is left out, as the tokenizer.json
+         * libraries do. (The file may name an unknown token all the same, often the one that ends a text.)
+         */
+        if (t->model == TOK_BPE && !(t->pre.flags & PRE_RAW))
+                return 0;
         if (unk < 0)
                 return -EILSEQ;
         /* SentencePiece gives a run of unknown characters as one unknown token. */
@@ -85,18 +91,14 @@ int tok_encode_chars(const struct tok *t, struct tok_work *w, const char *p, siz
 }
 
 size_t tok_word_end(const struct tok *t, const char *p, size_t n) {
-        size_t i = 0;
+        size_t i = 1;
 
-        if (!t->space_begins_words)
-                return n;
-        while (n - i >= 3 && memcmp(p + i, TOK_SPACE, 3) == 0)
-                i += 3;
         while (i < n) {
                 const char *q = memchr(p + i, TOK_SPACE[0], n - i);
                 if (!q)
                         return n;
                 i = (size_t)(q - p);
-                if (n - i >= 3 && memcmp(q, TOK_SPACE, 3) == 0)
+                if (n - i >= 3 && memcmp(q, TOK_SPACE, 3) == 0 && !t->joins_space[(uint8_t)q[-1]])
                         return i;
                 i++;
         }

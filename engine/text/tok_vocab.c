@@ -53,7 +53,7 @@ static uint32_t table_size(uint32_t n) {
 int tok_map_init(struct tok_map *m, uint32_t n) {
         uint32_t size = table_size(n);
 
-        m->slot = h_new0(uint32_t, size);
+        m->slot = h_new0(struct tok_slot, size);
         if (!m->slot)
                 return -ENOMEM;
         m->mask = size - 1;
@@ -67,28 +67,37 @@ void tok_map_free(struct tok_map *m) {
 }
 
 /* The slot of that text: taken by an equal one, or empty. */
-static uint32_t *find_slot(const struct tok_map *m, const struct tok_strings *s, const char *p, size_t n) {
-        uint32_t i = (uint32_t)hash(m->seed, p, n) & m->mask;
+static struct tok_slot *find_slot(const struct tok_map *m, const struct tok_strings *s, const char *p, size_t n,
+                                  uint32_t *ret_tag) {
+        uint64_t h = hash(m->seed, p, n);
+        uint32_t i = (uint32_t)h & m->mask, tag = (uint32_t)(h >> 32);
 
+        *ret_tag = tag;
         for (;; i = (i + 1) & m->mask) {
+                struct tok_slot *slot = &m->slot[i];
                 struct gguf_str t;
-                if (m->slot[i] == 0)
-                        return &m->slot[i];
-                t = tok_str(s, m->slot[i] - 1);
+                if (slot->id1 == 0)
+                        return slot;
+                if (slot->tag != tag)
+                        continue;
+                t = tok_str(s, slot->id1 - 1);
                 if (t.n == n && memcmp(t.p, p, n) == 0)
-                        return &m->slot[i];
+                        return slot;
         }
 }
 
 void tok_map_add(struct tok_map *m, const struct tok_strings *s, uint32_t id) {
         struct gguf_str t = tok_str(s, id);
-        uint32_t *slot = find_slot(m, s, t.p, t.n);
-        if (*slot == 0)
-                *slot = id + 1;
+        uint32_t tag;
+        struct tok_slot *slot = find_slot(m, s, t.p, t.n, &tag);
+
+        if (slot->id1 == 0)
+                *slot = (struct tok_slot){ id + 1, tag };
 }
 
 uint32_t tok_map_find(const struct tok_map *m, const struct tok_strings *s, const char *p, size_t n) {
-        return *find_slot(m, s, p, n) - 1; /* 0 - 1 is TOK_NONE */
+        uint32_t tag;
+        return find_slot(m, s, p, n, &tag)->id1 - 1; /* 0 - 1 is TOK_NONE */
 }
 
 int tok_pairs_init(struct tok_pairs *p, uint32_t n) {

@@ -3,10 +3,12 @@
 """Tokenizers against vectors made by programs that are not ours.
 
 usage: test_tokenizer_vectors.py TOK_SERVE SHARED_DIR
+       test_tokenizer_vectors.py TOK_SERVE --own DATA_DIR
        test_tokenizer_vectors.py TOK_SERVE --vocab FILE.gguf VECTORS.jsonl [DECODE.jsonl]
 
 The first form runs every vocabulary under SHARED_DIR/tokenizers and the tokenizer checks of the models under
-SHARED_DIR/oracle; it exits 77 if the folder is not there. Vectors: "hex", "ids" (special parsing on), "ids_plain"
+SHARED_DIR/oracle; it exits 77 if the folder is not there. The second runs the small vocabularies of tests/data/tokenizer
+and the cuts of pre-tokenizers there. Vectors: "hex", "ids" (special parsing on), "ids_plain"
 (off); decoding: "ids", "pieces", "text", "text_skip". A key that is absent is not checked.
 """
 import glob
@@ -124,6 +126,26 @@ def run_all(program, shared):
     return counts
 
 
+def run_own(program, folder):
+    counts = []
+    for path in sorted(glob.glob(os.path.join(folder, "*.gguf"))):
+        server = Server(program, path)
+        for suffix, run in ((".jsonl", run_encode), (".decode.jsonl", run_decode)):
+            counts.append(Count(os.path.basename(path)[:-len(".gguf")] + suffix))
+            run(server, path[:-len(".gguf")] + suffix, counts[-1])
+        server.close()
+    with open(os.path.join(folder, "pre_splits.json"), encoding="utf-8") as f:
+        splits = json.load(f)
+    server = Server(program, path)
+    for name, rows in splits["words"].items():
+        counts.append(Count("pre-tokenizer " + name))
+        for text, words in zip(splits["texts"], rows):
+            found = server.ask(split=text.encode().hex(), pre=name)
+            counts[-1].check(repr(text), [bytes.fromhex(w).decode() for w in found["words"]], words)
+    server.close()
+    return counts
+
+
 def main():
     if len(sys.argv) >= 5 and sys.argv[2] == "--vocab":
         server = Server(sys.argv[1], sys.argv[3])
@@ -133,6 +155,8 @@ def main():
             counts.append(Count(sys.argv[5]))
             run_decode(server, sys.argv[5], counts[1])
         server.close()
+    elif len(sys.argv) == 4 and sys.argv[2] == "--own":
+        counts = run_own(sys.argv[1], sys.argv[3])
     elif len(sys.argv) == 3:
         shared = os.environ.get("HEARTH_SHARED", sys.argv[2])
         if not os.path.isdir(os.path.join(shared, "tokenizers")):

@@ -6,6 +6,7 @@
  *
  *   {"encode": HEX, "flags": N}         {"ids": [...]}
  *   {"decode": [IDS], "flags": N}       {"pieces": [HEX...], "text": HEX}
+ *   {"split": HEX, "pre": NAME}         {"words": [HEX...]}: what the pre-tokenizer NAME makes of the text
  *   {"info": true}                      {"n_vocab": N, "special": [...], "eog": [...], "first": ID, "last": ID}
  *
  * An error of a request is {"error": N}. A file that can't be used ends the
@@ -87,6 +88,26 @@ static json_t *decode(const struct tok *t, const json_t *ids, unsigned flags) {
                      : json_pack("{so so}", "pieces", pieces, "text", text);
 }
 
+static int add_word(void *words, const char *p, size_t n) {
+        return json_array_append_new(words, hex(p, n));
+}
+
+static json_t *split(const char *text, const char *name) {
+        struct tok_pre pre = { 0 };
+        struct h_error err = { 0 };
+        struct buf b = { 0 };
+        json_t *words = json_array();
+        int r = tok_pre_open(&pre, name, strlen(name), &err);
+
+        unhex(text, &b);
+        if (r == 0)
+                r = tok_pre_split(&pre, b.data ? b.data : "", b.len, add_word, words);
+        tok_pre_free(&pre);
+        buf_free(&b);
+        return r < 0 ? json_pack("{si ss so}", "error", r, "message", err.message, "words", words)
+                     : json_pack("{so}", "words", words);
+}
+
 static json_t *info(const struct tok *t) {
         json_t *special = json_array(), *eog = json_array();
 
@@ -125,6 +146,8 @@ int main(int argc, char **argv) {
                 unsigned flags = (unsigned)json_integer_value(json_object_get(q, "flags"));
                 if (json_object_get(q, "encode"))
                         a = encode(t, json_string_value(json_object_get(q, "encode")), flags);
+                else if (json_object_get(q, "split"))
+                        a = split(json_string_value(json_object_get(q, "split")), json_string_value(json_object_get(q, "pre")));
                 else if (json_object_get(q, "decode"))
                         a = decode(t, json_object_get(q, "decode"), flags);
                 else
