@@ -155,7 +155,7 @@ int tok_read_ids(struct tok *t, const struct gguf *g, struct h_error *err) {
         for (uint32_t i = 0; i < t->n_vocab && t->special_id[TOK_ID_UNK] < 0; i++)
                 if (t->kind[i] == TOK_UNKNOWN)
                         t->special_id[TOK_ID_UNK] = i;
-        if (t->model == TOK_SPM) { /* SentencePiece's own names for them */
+        if (t->model == TOK_SPM || t->model == TOK_UNIGRAM) { /* SentencePiece's own names for them */
                 if (t->special_id[TOK_ID_BOS] < 0)
                         t->special_id[TOK_ID_BOS] = find_marker(t, "<s>");
                 if (t->special_id[TOK_ID_EOS] < 0)

@@ -470,7 +470,8 @@ static int open_into(struct tok *t, const struct gguf *g, struct gguf_str model,
                 r = build_special(t, err);
         if (r == 0 && (t->model == TOK_SPM || t->model == TOK_UNIGRAM))
                 r = read_charsmap(t, g, err);
-        find_word_borders(t);
+        if (r == 0)
+                find_word_borders(t);
         if (r == 0 && t->model == TOK_BPE)
                 r = read_merges(t, g, err);
         if (r == 0 && t->model == TOK_SPM)

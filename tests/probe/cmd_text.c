@@ -75,22 +75,21 @@ static int detokenize_line(void *ud, const char *line, size_t n) {
         struct job *j = ud;
         json_t *root = json_loadb(line, n, 0, NULL);
         const json_t *ids = json_object_get(root, "ids");
-        struct tok_stream s;
         struct buf out = { 0 };
         int r = 0;
 
-        tok_stream_init(&s, j->tok, TOK_SPECIAL);
+        /* The tokens' own bytes, which may be cut inside a character; text for people goes through tok_stream. */
         if (!json_is_array(ids))
                 r = line_error("a line must be {\"ids\": [...]}", line, n);
         for (size_t i = 0; r == 0 && i < json_array_size(ids); i++) {
                 json_int_t id = json_integer_value(json_array_get(ids, i));
+                size_t len = 0;
+                const char *p = id >= 0 && id < tok_n_vocab(j->tok) ? tok_piece(j->tok, (uint32_t)id, &len) : NULL;
                 if (id < 0 || id >= tok_n_vocab(j->tok))
                         r = line_error("an id is outside the vocabulary", line, n);
-                else if (tok_stream_push(&s, (uint32_t)id, &out) < 0)
+                else if (buf_append(&out, p, len) < 0)
                         r = 71;
         }
-        if (r == 0 && tok_stream_flush(&s, &out) < 0)
-                r = 71;
         if (r == 0) {
                 printf("{\"hex\": \"");
                 for (size_t i = 0; i < out.len; i++)
