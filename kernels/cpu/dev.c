@@ -11,6 +11,9 @@
 
 #include "base/alloc.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -159,9 +162,17 @@ const struct k_ops *k_cpu_ops(void) {
         return &cpu_ops;
 }
 
+#if defined(__x86_64__)
+/* clang 14 can't name this feature in __builtin_cpu_supports() */
+static bool has_f16c(void) {
+        unsigned a, b, c, d;
+        return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 _unused_ static bool has_avx2(void) {
 #if defined(__x86_64__)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #else
         return false;
 #endif
