@@ -68,6 +68,20 @@ static void get_head(const struct k_layout_type *l, const uint8_t *head, unsigne
                         memcpy(block + f->off + i * f->width, head + r * f->width, f->width);
 }
 
+/* 32 bytes of a plane of 1, 2 or 4 bits, taken from bit 'done' of the codes; four columns of a row at a time. */
+static void plane_32(const uint8_t u[K_PANEL][256], unsigned step, unsigned done, unsigned bits, uint8_t *dst) {
+        const uint32_t mask = ((1u << bits) - 1) * 0x01010101u;
+        uint32_t out[8] = { 0 };
+
+        for (unsigned k = 0; k < 8 / bits; k++)
+                for (unsigned r = 0; r < 8; r++) {
+                        uint32_t four;
+                        memcpy(&four, &u[k % 2 * 8 + r][4 * (step + k / 2)], 4);
+                        out[r] |= (four >> done & mask) << k * bits;
+                }
+        memcpy(dst, out, 32);
+}
+
 /* u[row][column] of one unit into its planes. */
 static void put_codes(const struct k_layout_type *l, const uint8_t u[K_PANEL][256], uint8_t *dst) {
         unsigned steps = l->unit / 4u, low = l->bits >= 4 ? 4 : 2;
@@ -78,16 +92,9 @@ static void put_codes(const struct k_layout_type *l, const uint8_t u[K_PANEL][25
                                 memcpy(dst + 64 * s + 4 * r, &u[r][4 * s], 4);
                 return;
         }
-        for (unsigned done = 0, bits = low; done < l->bits; done += bits, bits = l->bits - done) {
-                unsigned per = 4 / bits, mask = (1u << bits) - 1; /* steps in 32 bytes */
-                for (unsigned s = 0; s < steps; s += per, dst += 32)
-                        for (unsigned i = 0; i < 32; i++) {
-                                unsigned v = 0;
-                                for (unsigned k = 0; k < 2 * per; k++)
-                                        v |= (u[k % 2 * 8 + i / 4][4 * (s + k / 2) + i % 4] >> done & mask) << k * bits;
-                                dst[i] = (uint8_t)v;
-                        }
-        }
+        for (unsigned done = 0, bits = low; done < l->bits; done += bits, bits = l->bits - done)
+                for (unsigned s = 0, per = 4 / bits; s < steps; s += per, dst += 32)
+                        plane_32(u, s, done, bits, dst);
 }
 
 static unsigned get_code(const struct k_layout_type *l, const uint8_t *src, unsigned r, unsigned col) {
@@ -121,8 +128,12 @@ static void repack_panel(enum k_type t, uint32_t cols, uint32_t n_rows, size_t r
                         const uint8_t *block = src + r * row_bytes + (size_t)unit * k_type_bytes(t);
                         put_head(l, block, r, dst + (size_t)unit * l->head);
                         k_codes_get(t, block, &c);
-                        for (unsigned i = 0; i < l->unit; i++)
-                                u[r][i] = l->lut ? inverse[(uint8_t)c.q[i]] : (uint8_t)(c.q[i] + center);
+                        if (l->lut)
+                                for (unsigned i = 0; i < l->unit; i++)
+                                        u[r][i] = inverse[(uint8_t)c.q[i]];
+                        else
+                                for (unsigned i = 0; i < l->unit; i++)
+                                        u[r][i] = (uint8_t)(c.q[i] + center);
                 }
                 put_codes(l, u, codes + (size_t)unit * l->codes);
         }

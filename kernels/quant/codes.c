@@ -193,8 +193,18 @@ static void quants_5(const uint8_t *qh, const uint8_t *qs, int8_t *q, int center
 }
 
 /* Two-bit fields of Q2_K, Q3_K, TQ2_0: each 32 bytes hold four runs of 32 codes. */
-static unsigned pair_bits(const uint8_t *b, unsigned i) {
-        return b[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+static void pair_bits(const uint8_t *b, int8_t *q, int center) {
+        for (unsigned half = 0; half < 2; half++, b += 32)
+                for (unsigned k = 0; k < 4; k++, q += 32)
+                        for (unsigned i = 0; i < 32; i++)
+                                q[i] = (int8_t)((b[i] >> 2 * k & 3) - center);
+}
+
+/* Bit k of 32 bytes belongs to codes 32 k to 32 k + 31. */
+static void add_bits(const uint8_t *b, int8_t *q, unsigned bit) {
+        for (unsigned k = 0; k < 8; k++, q += 32)
+                for (unsigned i = 0; i < 32; i++)
+                        q[i] = (int8_t)(q[i] + ((b[i] >> k & 1) << bit));
 }
 
 static void quants_q6(const uint8_t *b, int8_t *q) {
@@ -217,10 +227,12 @@ static int8_t trit(uint8_t byte, unsigned k) {
 }
 
 static void quants_tq1(const uint8_t *b, int8_t *q) {
-        for (unsigned i = 0; i < 160; i++)
-                q[i] = trit(b[i % 32], i / 32);
-        for (unsigned i = 0; i < 80; i++)
-                q[160 + i] = trit(b[32 + i % 16], i / 16);
+        for (unsigned k = 0; k < 5; k++) {
+                for (unsigned i = 0; i < 32; i++)
+                        q[32 * k + i] = trit(b[i], k);
+                for (unsigned i = 0; i < 16; i++)
+                        q[160 + 16 * k + i] = trit(b[32 + i], k);
+        }
         for (unsigned i = 0; i < 16; i++)
                 q[240 + i] = trit(b[48 + i % 4], i / 4);
 }
@@ -257,12 +269,11 @@ void k_codes_get(enum k_type t, const void *block, struct k_codes *c) {
                         nibbles_lut(b + 4 + 8 * g, q + 16 * g, 16, k_lut_e2m1);
                 break;
         case K_Q2_K:
-                for (unsigned i = 0; i < 256; i++)
-                        q[i] = (int8_t)pair_bits(b + 16, i);
+                pair_bits(b + 16, q, 0);
                 break;
         case K_Q3_K:
-                for (unsigned i = 0; i < 256; i++)
-                        q[i] = (int8_t)(pair_bits(b + 32, i) | (b[i % 32] >> i / 32 & 1) << 2) - 4;
+                pair_bits(b + 32, q, 4);
+                add_bits(b, q, 2);
                 break;
         case K_Q4_K:
                 for (unsigned g = 0; g < 4; g++)
@@ -271,8 +282,7 @@ void k_codes_get(enum k_type t, const void *block, struct k_codes *c) {
         case K_Q5_K:
                 for (unsigned g = 0; g < 4; g++)
                         nibbles(b + 48 + 32 * g, q + 64 * g, 64, 0);
-                for (unsigned i = 0; i < 256; i++)
-                        q[i] |= (int8_t)((b[16 + i % 32] >> i / 32 & 1) << 4);
+                add_bits(b + 16, q, 4);
                 break;
         case K_Q6_K:
                 quants_q6(b, q);
@@ -285,8 +295,7 @@ void k_codes_get(enum k_type t, const void *block, struct k_codes *c) {
                 quants_tq1(b, q);
                 break;
         case K_TQ2_0:
-                for (unsigned i = 0; i < 256; i++)
-                        q[i] = (int8_t)pair_bits(b, i) - 1;
+                pair_bits(b, q, 1);
                 break;
         case K_IQ1_S:
         case K_IQ1_M:
