@@ -199,11 +199,13 @@ static uint32_t estimate(const struct schema_msg *m, size_t n_raw) {
         return (uint32_t)MIN(n, (uint64_t)1 << 24);
 }
 
+/* 53 bits, so that a seed that was shown as a JSON number comes back as the same one. */
 static int choose_seed(uint64_t *ret) {
-        do
+        do {
                 if (getrandom(ret, sizeof(*ret), 0) != sizeof(*ret))
                         return -EIO;
-        while (*ret == 0);
+                *ret >>= 11;
+        } while (*ret == 0);
         return 0;
 }
 

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CLI with a real daemon that it starts itself, and a tiny model.
+
+    test_cli_daemon.py HEARTH MODELS_DIR
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from harness import Terminal, environment, private_dir, run_tests, skip
+from pyclient import Client
+
+HEARTH, MODELS = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
+TINY = MODELS / "llama-q4_0.gguf"
+if not TINY.exists():
+    skip(f"no tiny model {TINY}")
+if os.path.exists("/run/hearth/hearth.sock"):
+    skip("a system-wide daemon runs here; its socket comes before the one that would be started")
+# The tiny model's end-of-text tokens; without them an answer is as long as asked for.
+NO_END = ["--logit-bias", "313=-inf", "--logit-bias", "314=-inf"]
+
+
+class World:
+    """A user's home with a model directory; the daemon is started by the first command."""
+
+    def __init__(self):
+        self.dir = private_dir()
+        self.home = pathlib.Path(self.dir.name)
+        self.env = environment(self.home)
+        self.models = self.home / "data/hearth/models"
+        self.models.mkdir(parents=True)
+        shutil.copy(TINY, self.models / "tiny.gguf")
+        os.chmod(self.models / "tiny.gguf", 0o600)
+
+    def run(self, *arguments, stdin=b"", timeout=120, **kw):
+        return subprocess.run([HEARTH, *arguments], input=stdin, env=self.env, capture_output=True, timeout=timeout, **kw)
+
+    def pid(self):
+        r = self.run("status", "--json", "--no-start")
+        return json.loads(r.stdout)["pid"] if r.returncode == 0 else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        pid = self.pid()
+        if pid:
+            os.kill(pid, signal.SIGTERM)
+            end = time.monotonic() + 60
+            while os.path.exists(f"/proc/{pid}") and not is_zombie(pid):
+                assert time.monotonic() < end, "the daemon does not stop"
+                time.sleep(0.02)
+        log = self.home / "hearth/hearthd.log"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        if kind or "Sanitizer" in text:
+            print(f"--- the daemon's log ---\n{text}---")
+        assert "Sanitizer" not in text
+        self.dir.cleanup()
+
+
+def is_zombie(pid):
+    try:
+        return open(f"/proc/{pid}/stat", encoding="ascii", errors="replace").read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def check(r, status, err=None):
+    got = (r.returncode, r.stdout[-300:].decode(errors="replace"), r.stderr.decode(errors="replace"))
+    assert r.returncode == status, f"exit status {status} expected: {got}"
+    if err is not None:
+        assert (err in got[2]) if err else got[2] == "", got
+
+
+def test_first_use():
+    """the first command starts a daemon, loads the model, answers; nothing but the answer is shown"""
+    with World() as w:
+        a = w.run("run", "--raw", "-t", "0", "-n", "12", *NO_END, "tiny", "the quick brown")
+        check(a, 0, "")
+        assert len(a.stdout) > 0
+        pid = w.pid()
+        b = w.run("run", "--raw", "-t", "0", "-n", "12", *NO_END, "tiny", "the quick brown")
+        assert (b.stdout, w.pid()) == (a.stdout, pid), (a, b)
+        # The only model needs no name; what is piped in is the prompt.
+        c = w.run("run", "--raw", "-t", "0", "-n", "12", *NO_END, stdin=b"the quick brown")
+        check(c, 0, "")
+        assert c.stdout == a.stdout, (a, c)
+
+
+def test_two_at_once_start_one():
+    """many first commands at the same time: one daemon remains, all are answered"""
+    with World() as w:
+        ps = [subprocess.Popen([HEARTH, "models", "--names"], env=w.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+              for _ in range(6)]
+        for p in ps:
+            out, err = p.communicate(timeout=60)
+            assert (p.returncode, out, err) == (0, b"tiny\n", b""), (p.returncode, out, err)
+
+
+def test_json_and_seed():
+    """the seed that was chosen gives the same tokens again"""
+    with World() as w:
+        def tokens(*more):
+            r = w.run("run", "--raw", "--json", "-n", "20", "-t", "1", *NO_END, *more, "tiny", "once upon")
+            check(r, 0, "")
+            events = [json.loads(line) for line in r.stdout.decode().splitlines()]
+            assert events[-1]["event"] == "done" and events[-1]["finish"] == "length" and events[-1]["n_generated"] == 20, events[-1]
+            accepted = [e for e in events if e["event"] == "accepted"]
+            assert len(accepted) == 1, events
+            return accepted[0]["seed"], [i for e in events if e["event"] == "tokens" for i in e["ids"]]
+        seed, first = tokens()
+        again_seed, again = tokens("--seed", str(seed))
+        assert len(first) == 20 and (again_seed, again) == (seed, first), (seed, first, again_seed, again)
+
+
+def test_by_path():
+    """a model the daemon could not open itself is passed as an open file"""
+    with World() as w:
+        file = w.home / "elsewhere" / "mine.gguf"
+        file.parent.mkdir()
+        shutil.copy(TINY, file)
+        r = w.run("run", "--raw", "-n", "4", *NO_END, "elsewhere/mine.gguf", "hello", cwd=w.home)
+        check(r, 0, "")
+        r = w.run("run", "--raw", "-n", "4", "./missing.gguf", "hello")
+        check(r, 66, "./missing.gguf: No such file")
+        broken = w.home / "broken.gguf"
+        broken.write_bytes(TINY.read_bytes()[:1000])
+        r = w.run("run", "--raw", "-n", "4", str(broken), "hello")
+        check(r, 65, "hearth: ")
+
+
+def test_errors():
+    with World() as w:
+        check(w.run("run", "tinny", "hello"), 66, "Did you mean tiny?")
+        check(w.run("run", "--raw", "-n", "4", "tiny", "word " * 3000), 65, "Nothing was cut")
+        check(w.run("unload", "tiny"), 0)
+        check(w.run("unload", "tiny"), 66, "hearth: ")
+        r = w.run("run", "tiny", "hello")
+        check(r, 65, "chat template")
+        check(w.run("run", "--raw", "--json-schema", "/dev/null", "tiny", "x"), 65, "is empty")
+
+
+def test_interrupt():
+    """Ctrl-C frees the slot at once"""
+    with World() as w:
+        w.run("load", "tiny")
+        p = subprocess.Popen([HEARTH, "run", "--raw", "-n", "1000", *NO_END, "tiny", "x"], env=w.env, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert p.stdout.read(1)
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+        # The model may have been done before the signal came; then there was nothing to interrupt.
+        assert p.returncode in (130, 0) and err == b"", (p.returncode, err)
+        with Client(f"{w.home}/hearth/hearth.sock") as c:
+            assert not c.call("ps").get("requests"), c.call("ps")
+
+
+def test_lifecycle():
+    """load, models, ps, status, unload"""
+    with World() as w:
+        check(w.run("load", "tiny", "-c", "512", "--slots", "2"), 0, "")
+        r = w.run("models", "--json")
+        check(r, 0, "")
+        (m,) = [json.loads(line) for line in r.stdout.splitlines()]
+        assert m["name"] == "tiny" and m["n_ctx"] == 512 and m["slots"] == 2 and m["where"] == "memory", m
+        r = w.run("models")
+        assert b"tiny" in r.stdout and b"Q4_0" in r.stdout, r
+        st = json.loads(w.run("status", "--json").stdout)
+        assert st["models_resident"] == 1 and st["protocol"] == 1, st
+        check(w.run("status"), 0, "")
+        check(w.run("ps"), 0, "")
+        check(w.run("unload", "tiny"), 0, "")
+        assert json.loads(w.run("status", "--json").stdout)["models_resident"] == 0
+
+
+def test_text_commands():
+    with World() as w:
+        r = w.run("tokenize", "tiny", stdin="the naïve café\n".encode())
+        check(r, 0, "")
+        ids = r.stdout.split()
+        back = w.run("detokenize", "tiny", *[i.decode() for i in ids])
+        check(back, 0, "")
+        assert back.stdout.decode() == "the naïve café\n", (ids, back)
+        check(w.run("embed", "tiny", "x"), 69, "hearth: ")
+        check(w.run("fim", "tiny", "--suffix", "}", stdin=b"{"), 69, "hearth: ")
+
+
+def test_inspect():
+    with World() as w:
+        r = w.run("inspect", str(TINY))
+        check(r, 0, "")
+        assert b"general.architecture" in r.stdout and b"blk.0.attn_q.weight" in r.stdout, r.stdout
+        check(w.run("inspect", "/dev/null"), 66, "not a regular file")
+        check(w.run("inspect", "/nonexistent.gguf"), 66)
+
+
+def test_daemon_that_cant_start():
+    """its own message is passed on"""
+    with World() as w:
+        w.env["HEARTH_SOCKET"] = f"{w.home}/no/such/dir/h.sock"
+        r = w.run("ps")
+        check(r, 69, "hearth: no daemon at")
+        r = w.run("run", "tiny", "x")
+        check(r, 69, "hearthd did not start")
+        w.env.pop("HEARTH_SOCKET")
+
+
+def test_chat_terminal():
+    """a conversation on a terminal; the tiny model has no template, which is said and does not end the program"""
+    with World() as w:
+        t = Terminal([HEARTH, "chat", "tiny"], w.env)
+        t.expect("> ")
+        t.type("hello\r")
+        t.expect("chat template")
+        t.expect("> ")
+        t.type("/exit\r")
+        assert t.wait(60) == 0, t.output
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests([v for k, v in list(globals().items()) if k.startswith("test_")]))
