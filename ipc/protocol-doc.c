@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prints PROTOCOL.md from the schema table and errors.def; with --seeds DIR
- * writes every message, sparse and full, as a corpus file for fuzz_frame.
+ * writes every message, sparse and full, as a corpus file for fuzz_frame; with
+ * --man prints hearth-protocol(7) for scdoc.
  *   ninja -C build protocol      writes ipc/PROTOCOL.md
  * A test fails if the committed file differs.
  */
@@ -184,22 +185,91 @@ static int write_seeds(const struct schema *s, const char *dir) {
                                 return r;
                         snprintf(path, sizeof(path), "%s/%s-%s-%s", dir, s->name, s->descs[type].ident, full ? "full" : "sparse");
                         f = fopen(path, "wb");
-                        if (!f || fwrite(b.data, 1, b.len, f) != b.len) {
+                        if (!f) {
                                 perror(path);
                                 return -1;
                         }
-                        if (fclose(f) != 0)
+                        r = fwrite(b.data, 1, b.len, f) == b.len ? 0 : -1;
+                        if (fclose(f) != 0 || r < 0) {
+                                perror(path);
                                 return -1;
+                        }
                         buf_free(&b);
                 }
         return 0;
 }
 
+/* ---- the manual page, for scdoc ---- */
+
+/* scdoc takes _ and * for emphasis. */
+static void man_text(const char *s) {
+        for (; *s; s++) {
+                if (*s == '_' || *s == '*' || *s == '\\' || *s == '<' || *s == '#' || *s == '[')
+                        putchar('\\');
+                if (*s == '`')
+                        continue;
+                putchar(*s);
+        }
+}
+
+static void man_message(const struct schema *s, const struct schema_desc *d) {
+        if (d->kind == KIND_ITEM)
+                printf("\n## MAP ");
+        else
+                printf("\n## %s ", schema_kind_name(d->kind));
+        man_text(d->name);
+        printf("\n\n");
+        if (*d->doc) {
+                man_text(d->doc);
+                printf(".\n");
+        }
+        for (uint32_t i = 0; i < d->n_fields; i++) {
+                const struct schema_field *f = &d->fields[i];
+                printf("\n*");
+                man_text(f->name);
+                printf("*: ");
+                if (f->type == TYPE_list) {
+                        printf("list of ");
+                        man_text(s->descs[f->sub].name);
+                } else
+                        printf("%s", schema_type_name(f->type));
+                printf(", %s", f->presence == REQUIRED ? "required" : "default ");
+                if (f->presence != REQUIRED)
+                        print_default(f);
+                printf("\n\t");
+                man_text(*f->doc ? f->doc : "see the name");
+                printf("\n");
+        }
+}
+
+static int print_man(void) {
+        printf("hearth-protocol(7)\n\n# NAME\n\nhearth-protocol - how programs talk to the Hearth daemon\n\n# DESCRIPTION\n\n"
+               "Version %u. A frame is a u32 little-endian length (at most %u), then a msgpack array of four: kind (0 request, 1 reply, "
+               "2 event, 3 error, 4 cancel), id (u32), method, and a map of fields. The first request is hello. Every request is answered by "
+               "any number of events and then one reply or error with its id. The same text with all bounds and examples is PROTOCOL.md in "
+               "the documentation folder.\n\n# MESSAGES\n",
+               WIRE_VERSION, wire_schema.max_frame);
+        for (uint32_t i = 0; i < wire_schema.n_descs; i++)
+                man_message(&wire_schema, &wire_schema.descs[i]);
+        printf("\n# ERROR CODES\n");
+        for (int i = 1; i < _HEARTH_E_MAX; i++) {
+                printf("\n*");
+                man_text(hearth_code_name((enum hearth_code)i));
+                printf("*\n\t");
+                man_text(hearth_code_doc((enum hearth_code)i));
+                printf("\n");
+        }
+        printf("\n# SEE ALSO\n\n*hearth*(1), *libhearth*(3)\n");
+        return 0;
+}
+
 int main(int argc, char **argv) {
+        if (argc == 2 && strcmp(argv[1], "--man") == 0)
+                return print_man() < 0 || fflush(stdout) != 0;
         if (argc == 3 && strcmp(argv[1], "--seeds") == 0)
                 return write_seeds(&wire_schema, argv[2]) < 0 || write_seeds(&wk_schema, argv[2]) < 0;
         if (argc != 1) {
-                fprintf(stderr, "usage: protocol-doc [--seeds DIR]\n");
+                fprintf(stderr, "usage: protocol-doc [--man | --seeds DIR]\n");
                 return 64;
         }
         return print_doc() < 0 || fflush(stdout) != 0;
