@@ -372,6 +372,10 @@ static int dispatch(hearth_client *c) {
                                         "the daemon went away in the middle of a message" : "the daemon closed the connection");
                         goto over;
                 }
+                if (got == -ENOMEM) {
+                        r = h_error_from_errno(&err, -ENOMEM, "receiving");
+                        goto over;
+                }
                 if (got < 0) {
                         r = h_error_set(&err, HEARTH_E_disconnected, "the connection to the daemon broke: %s", strerror((int)-got));
                         goto over;
