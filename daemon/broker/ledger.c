@@ -27,20 +27,40 @@ const char *format_bytes(uint64_t bytes, char buf[32]) {
         return buf;
 }
 
-static int refuse(struct ledger *l, uint64_t bytes, const char *holder, struct h_error *err) {
-        char held[256] = "", a[32], b[32], c[32];
+size_t ledger_holders(const struct ledger *l, const struct reservation *but, char *buf, size_t size) {
         size_t n = 0;
+        char a[32];
 
+        buf[0] = 0;
         list_foreach(r, &l->all, struct reservation, link) {
-                int w = snprintf(held + n, sizeof(held) - n, "%s%s %s", n ? ", " : "", r->holder, format_bytes(r->bytes, a));
-                if (w < 0 || (size_t)w >= sizeof(held) - n) {
-                        held[n] = 0;
+                uint64_t bytes = r->bytes;
+                bool first = true;
+                int w;
+
+                /* A model's weights and its context are one to a person: summed up at the first of them. */
+                for (struct list *p = l->all.next; p != &r->link; p = p->next)
+                        first &= strcmp(CONTAINER_OF(p, struct reservation, link)->holder, r->holder) != 0;
+                if (!first || (but && strcmp(r->holder, but->holder) == 0))
+                        continue;
+                for (struct list *p = r->link.next; p != &l->all; p = p->next)
+                        if (strcmp(CONTAINER_OF(p, struct reservation, link)->holder, r->holder) == 0)
+                                bytes += CONTAINER_OF(p, struct reservation, link)->bytes;
+                w = snprintf(buf + n, size - n, "%s%s %s", n ? ", " : "", r->holder, format_bytes(bytes, a));
+                if (w < 0 || (size_t)w >= size - n) {
+                        buf[n] = 0;
                         break;
                 }
                 n += (size_t)w;
         }
+        return n;
+}
+
+static int refuse(struct ledger *l, uint64_t bytes, const char *holder, struct h_error *err) {
+        char held[256], a[32], b[32], c[32];
+        size_t n = ledger_holders(l, NULL, held, sizeof(held));
+
         return h_error_counts(err, HEARTH_E_model_no_memory, bytes, ledger_available(l),
-                              "%s needs %s of host memory, %s is free of a budget of %s (host_budget in hearth.conf)%s%s%s",
+                              "%s needs %s of host memory, %s are available of a budget of %s (host_budget in hearth.conf)%s%s%s",
                               holder, format_bytes(bytes, a), format_bytes(ledger_available(l), b),
                               format_bytes(l->budget, c), n ? "; held: " : "", held,
                               n ? ". Unload one of them: hearth unload NAME" : "");

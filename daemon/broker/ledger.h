@@ -30,6 +30,9 @@ int ledger_reserve(struct ledger *l, struct reservation *r, uint64_t bytes, cons
 void ledger_release(struct reservation *r); /* idempotent */
 void ledger_move(struct reservation *from, struct reservation *to); /* 'to' must hold nothing */
 
+/* "a 3 GB, b 94 MB", without the holder of 'but' (may be NULL); its length. */
+size_t ledger_holders(const struct ledger *l, const struct reservation *but, char *buf, size_t size);
+
 /* MemAvailable, capped by the cgroup's limit, less a reserve for everything else. */
 uint64_t ledger_default_budget(void);
 /* "94 MB": for messages. */

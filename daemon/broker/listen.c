@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 
 #define BACKLOG 512
+#define FRESH ".new" /* the name under which a socket is made, before it takes its place */
 
 static int fail(struct h_error *err, int e, const char *doing, const char *path) {
         return h_error_set(err, e == EACCES || e == EPERM || e == EROFS ? HEARTH_E_permission : HEARTH_E_io,
@@ -57,8 +58,8 @@ static int check_dir(const char *path, bool shared, struct h_error *err) {
 static int address(const char *path, struct sockaddr_un *ret, struct h_error *err) {
         *ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
         if (strlen(path) >= sizeof(ret->sun_path))
-                return h_error_set(err, HEARTH_E_bad_request, "socket path %s is longer than %zu bytes", path,
-                                   sizeof(ret->sun_path) - 1);
+                return h_error_set(err, HEARTH_E_bad_request, "socket path %.120s is too long: %zu bytes are possible", path,
+                                   sizeof(ret->sun_path) - 1 - strlen(FRESH));
         strcpy(ret->sun_path, path);
         return 0;
 }
@@ -128,7 +129,7 @@ int listener_bind(const char *path, bool shared, struct listener *ret, struct h_
         mode_t mask;
         int r;
 
-        if (asprintf(&fresh, "%s.new", path) < 0) {
+        if (asprintf(&fresh, "%s" FRESH, path) < 0) {
                 fresh = NULL;
                 return -ENOMEM;
         }

@@ -198,6 +198,7 @@ static void on_tick(uv_timer_t *h) {
         uint64_t now = server_now(s);
 
         models_tick(s);
+        session_close_refused(s);
         list_foreach(se, &s->sessions, struct session, link)
                 if (!se->hello && !se->closing && s->config.hello_timeout && now - se->since_ms >= s->config.hello_timeout)
                         session_close(se);
@@ -230,6 +231,7 @@ static void stop(struct server *s, const char *why) {
                 session_close(se);
         worker_stop(s);
         listener_close(&s->listener);
+        session_close_refused(s);
         uv_close((uv_handle_t *)&s->turn, NULL);
         uv_close((uv_handle_t *)&s->tick, NULL);
         uv_close((uv_handle_t *)&s->watchdog, NULL);
@@ -310,6 +312,7 @@ int main(int argc, char **argv) {
         list_init(&s.requests);
         list_init(&s.models);
         list_init(&s.dead_models);
+        memset(s.refused, 0xff, sizeof(s.refused)); /* -1 each */
         users_init(&s.users, &s.config);
         cache_init(&s.cache);
         ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget());

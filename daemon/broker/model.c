@@ -32,15 +32,23 @@ static struct model_name *find_name(const struct model *m, const char *text, boo
         return NULL;
 }
 
-/* A user's own name for a file he passed goes before everybody's. */
+/*
+ * A user's own name for a file he passed goes before everybody's; of two models
+ * with the name (one is about to replace the other) the one that can serve.
+ */
 struct model *model_by_name(struct server *s, const char *name, uint32_t uid) {
         struct model *found = NULL;
+        int best = 0;
 
         list_foreach(m, &s->models, struct model, link) {
-                if (find_name(m, name, false, uid))
-                        return m;
-                if (find_name(m, name, true, 0))
+                int rank = find_name(m, name, false, uid) ? 4 : find_name(m, name, true, 0) ? 2 : 0;
+
+                if (rank && m->state == MODEL_READY)
+                        rank++;
+                if (rank > best) {
+                        best = rank;
                         found = m;
+                }
         }
         return found;
 }
@@ -64,7 +72,6 @@ void model_drop_names(struct model *m) {
         }
 }
 
-/* A name means one model: it moves here from where it was. The other one ends when nobody uses it any more. */
 int model_add_name(struct model *m, const char *text, bool everybody, uint32_t uid) {
         struct model_name *n;
         size_t len = strlen(text);
@@ -77,17 +84,31 @@ int model_add_name(struct model *m, const char *text, bool everybody, uint32_t u
         n->everybody = everybody;
         n->uid = uid;
         memcpy(n->text, text, len + 1);
-        list_foreach(o, &m->server->models, struct model, link) {
-                struct model_name *old = o == m ? NULL : find_name(o, text, everybody, uid);
-                if (old) {
-                        list_remove(&old->link);
-                        free(old);
-                        if (list_empty(&o->names) && o->n_leases == 0)
-                                model_close(o);
-                }
-        }
         list_append(&m->names, &n->link);
         return 0;
+}
+
+/*
+ * A name means one model. It moves only now, when the new one can serve: a load
+ * that fails takes nothing away. The old one ends when nobody uses it any more.
+ */
+void model_claim_names(struct model *m) {
+        list_foreach(o, &m->server->models, struct model, link) {
+                bool lost = false;
+
+                if (o == m || o->dead)
+                        continue;
+                list_foreach(n, &m->names, struct model_name, link) {
+                        struct model_name *old = find_name(o, n->text, n->everybody, n->uid);
+                        if (old) {
+                                list_remove(&old->link);
+                                free(old);
+                                lost = true;
+                        }
+                }
+                if (lost && list_empty(&o->names) && o->n_leases == 0)
+                        model_close(o);
+        }
 }
 
 /* ---- requests ---- */

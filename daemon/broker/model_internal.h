@@ -6,6 +6,7 @@
 #include "daemon/broker/model.h"
 
 int model_add_name(struct model *m, const char *text, bool everybody, uint32_t uid);
+void model_claim_names(struct model *m);
 void model_drop_names(struct model *m);
 /* Its names go; it closes as soon as it has no requests, which are ended. */
 void model_unload(struct model *m);

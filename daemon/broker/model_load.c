@@ -59,7 +59,8 @@ static void model_free(struct model *m) {
                         buf_clear(&b);
                 request_end(rq, &b);
         }
-        log_info(&s->log, "model %s left memory (%llu bytes)", m->label, (unsigned long long)bytes);
+        if (bytes)
+                log_info(&s->log, "model %s left memory (%llu bytes)", m->label, (unsigned long long)bytes);
         /* The struct stays until models_turn(): somebody up the stack may stand on it. */
         list_append(&s->dead_models, &m->dead_link);
         s->room_changed = true;
@@ -231,6 +232,8 @@ static bool merge(struct model *m) {
         list_foreach(n, &m->names, struct model_name, link)
                 if (model_add_name(to, n->text, n->everybody, n->uid) < 0)
                         return false;
+        if (to->state == MODEL_READY)
+                model_claim_names(to);
         m->state = MODEL_CLOSING;
         while ((rq = any_request(m))) {
                 model_detach(m, rq);
@@ -303,7 +306,10 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                         s->count.cache_hits++;
                 m->profile.pinned |= p->pinned;
                 *ret = m;
-                return model_add_name(m, name, everybody, uid);
+                r = model_add_name(m, name, everybody, uid);
+                if (r == 0 && m->state == MODEL_READY)
+                        model_claim_names(m);
+                return r;
         }
         m = h_new0(struct model, 1);
         if (m)
@@ -430,6 +436,7 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
         log_info(&s->log, "model %s is resident: %llu bytes of weights, %llu of context (%u positions, %u slots), after %llu ms",
                  m->label, (unsigned long long)m->content->bytes, (unsigned long long)context_bytes, n_ctx, m->profile.slots,
                  (unsigned long long)(server_now(s) - m->loading_since_ms));
+        model_claim_names(m);
         model_dispatch(m);
         open_next(s);
 }
@@ -447,6 +454,17 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
         if (err->code == HEARTH_E_model_no_memory && make_room(s, m, err->needed)) {
                 m->open_waits = true;
                 return;
+        }
+        if (err->code == HEARTH_E_model_no_memory) {
+                /* The worker knows what is missing, only we know who has it. */
+                char held[200];
+                struct h_error e = {};
+
+                if (ledger_holders(&s->ledger, &m->content->held, held, sizeof(held))) {
+                        h_error_counts(&e, err->code, err->needed, err->available, "%s; held: %s", err->message, held);
+                        model_fail(m, &e);
+                        return;
+                }
         }
         model_fail(m, err);
 }

@@ -254,8 +254,8 @@ void request_on_worker_lost(struct request *rq, const char *how) {
         rq->crashes++;
         if (rq->crashes >= REQUEST_MAX_CRASHES) {
                 h_error_counts(&err, HEARTH_E_worker_lost, rq->crashes, 0,
-                               "the worker %s for the %u. time while it had this request; it is not tried again. %llu tokens were "
-                               "generated", how, rq->crashes, (unsigned long long)request_n_generated(rq));
+                               "the worker %s, and so did another before it, while it had this request; it is not tried a third "
+                               "time. %llu tokens were generated", how, (unsigned long long)request_n_generated(rq));
                 request_end_error(rq, &err);
                 return;
         }

@@ -34,6 +34,8 @@ struct counters {
         uint64_t worker_restarts, replays;
 };
 
+#define SERVER_REFUSED 32
+
 struct server {
         uv_loop_t loop;
         struct config config;
@@ -50,6 +52,8 @@ struct server {
         struct list sessions;
         uint32_t n_sessions;
         uint64_t last_session;
+        int refused[SERVER_REFUSED]; /* a ring: refused connections that have not been closed yet */
+        uint32_t n_refused;
 
         struct list requests; /* oldest first */
         uint32_t n_requests, last_request;

@@ -161,10 +161,18 @@ static void refuse_fd(struct server *s, int fd, const struct h_error *err) {
         _cleanup_(buf_free) struct buf b = {};
 
         s->count.connections_refused++;
-        log_info(&s->log, "connection refused: %s", err->message);
+        log_debug(&s->log, "connection refused: %s", err->message); /* counted; a flood must not fill the log */
         if (wire_encode_failure(&b, 0, err) == 0)
                 (void)!send(fd, b.data, b.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        fd_close(fd);
+        /* Closed at once, the client's hello would fail before it has read why. The last few stay open for a moment. */
+        shutdown(fd, SHUT_WR);
+        fd_close(s->refused[s->n_refused % SERVER_REFUSED]);
+        s->refused[s->n_refused++ % SERVER_REFUSED] = fd;
+}
+
+void session_close_refused(struct server *s) {
+        for (size_t i = 0; i < SERVER_REFUSED; i++)
+                s->refused[i] = fd_close(s->refused[i]);
 }
 
 void session_accept(struct server *s, int fd) {

@@ -28,6 +28,8 @@ struct session {
 
 /* Takes fd. Refusals are told to the client where that needs no memory of ours. */
 void session_accept(struct server *s, int fd);
+/* Those refused a moment ago. */
+void session_close_refused(struct server *s);
 void session_close(struct session *se);
 /* Sends the frames in *b (emptied). A client over its quota is cut off. */
 void session_send(struct session *se, struct buf *b);

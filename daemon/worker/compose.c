@@ -28,6 +28,9 @@ static uint32_t feedable(const struct wmodel *m, const struct task *t, enum eng_
                 return (uint32_t)(t->ends[t->text] - begin) - at;
         }
         end = (uint32_t)t->feed.n;
+        /* The last one gives a token, which must be allowed to be sent. */
+        if (!((const struct wire_generate *)t->msg.body)->prewarm && t->n_sent >= atomic_load(&t->credits))
+                end--;
         *ret_role = prefix_role(t, at);
         while (at + n < end && prefix_role(t, at + n) == *ret_role)
                 n++;

@@ -160,10 +160,11 @@ static int prepare_chat(struct task *t, struct h_error *err) {
         int r;
 
         if (!t->model->tmpl) {
-                if (t->model->tmpl_err.code != HEARTH_OK)
-                        return h_error_set(err, t->model->tmpl_err.code, "%s", t->model->tmpl_err.message);
+                if (t->model->tmpl_err.code != HEARTH_OK && t->model->tmpl_err.code != HEARTH_E_template_missing)
+                        return h_error_set(err, t->model->tmpl_err.code, "%s's chat template can't be used: %s", t->name,
+                                           t->model->tmpl_err.message);
                 return h_error_set(err, HEARTH_E_template_missing,
-                                   "%s has no chat template; use it with kind `complete` (hearth run --raw)", t->name);
+                                   "%s has no chat template; use it with kind `complete`", t->name);
         }
         r = chat_input(t, &messages, &tools, &vars, err);
         if (r < 0)

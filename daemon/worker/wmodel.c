@@ -38,13 +38,11 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
                 l.n_ctx = m->info.n_ctx_train ? MIN(m->info.n_ctx_train, DEFAULT_CTX) : DEFAULT_CTX;
         if (m->info.n_ctx_train && l.n_ctx > m->info.n_ctx_train)
                 return h_error_counts(err, HEARTH_E_bad_request, l.n_ctx, m->info.n_ctx_train,
-                                      "%s: a context of %u positions was asked for, the model allows %u", m->name, l.n_ctx,
+                                      "a context of %u positions was asked for, the model allows %u", l.n_ctx,
                                       m->info.n_ctx_train);
         r = eng_plan(m->model, &l, MAX(m->available, UINT64_C(1)), &mem, err);
-        if (r < 0) {
-                h_error_prefix(err, "%s", m->name);
+        if (r < 0)
                 return r;
-        }
         r = eng_context_new(m->model, &l, &m->context, err);
         if (r < 0)
                 return r;
@@ -89,12 +87,14 @@ void wmodel_open(struct job *j) {
                 msg.context_bytes = bytes;
                 msg.can_chat = m->tmpl != NULL;
                 msg.can_embed = m->info.can_embed;
-                if (!m->tmpl && m->info.has_template)
+                if (!m->tmpl && m->tmpl_err.code != HEARTH_E_template_missing)
                         msg.note = m->tmpl_err.message;
                 r = wk_encode_open_reply(&b, MODEL_BIT | m->key, &msg, &err);
         }
         if (r < 0) {
-                h_error_from_errno(&err, r, m->name);
+                h_error_from_errno(&err, r, "opening it");
+                if (strncmp(err.message, m->name, strlen(m->name)) != 0 || err.message[strlen(m->name)] != ':')
+                        h_error_prefix(&err, "%s", m->name);
                 teardown(m);
                 reply_model_error(w, m->key, &err);
                 m->failed = true;

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon's tests share: a daemon of their own with tiny models, and looks into it from outside."""
+import contextlib
+import os
+import pathlib
+import shutil
+import struct
+import sys
+import time
+
+from harness import Daemon, private_dir, run_tests, skip
+from pyclient import CANCEL, ERROR, EVENT, REPLY, REQUEST, Client, Closed, RemoteError, ids
+
+HEARTHD, MODELS = sys.argv[1], pathlib.Path(sys.argv[2])
+TINY = MODELS / "llama-q4_0.gguf"
+# The tiny model's end-of-text tokens; forbidding them makes an answer as long as wanted.
+NO_END = {"bias_ids": struct.pack("<2I", 313, 314), "bias_values": struct.pack("<2f", -float("inf"), -float("inf"))}
+N_CTX = 1024
+
+if not TINY.exists():
+    skip(f"no tiny models in {MODELS}")
+
+
+def ids_blob(values):
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+@contextlib.contextmanager
+def daemon(*arguments, config=None, models=("tiny",), env=None):
+    """A daemon whose model directory holds these names, each the tiny model. Checks at the end that it stopped cleanly."""
+    with private_dir() as home:
+        where = pathlib.Path(home) / "models"
+        where.mkdir()
+        for name in models:
+            shutil.copy(TINY, where / f"{name}.gguf")
+            os.chmod(where / f"{name}.gguf", 0o600)
+        extra = ["--model-dir", str(where)]
+        if config is not None:
+            file = pathlib.Path(home) / "hearth.conf"
+            file.write_text(config)
+            extra += ["--config", str(file)]
+        old = {k: os.environ.get(k) for k in (env or {})}
+        os.environ.update(env or {})
+        try:
+            d = Daemon(HEARTHD, home, *extra, *arguments)
+        finally:
+            for k, v in old.items():
+                if v is None:
+                    os.environ.pop(k, None)
+                else:
+                    os.environ[k] = v
+        d.models, d.home = where, pathlib.Path(home)
+        try:
+            yield d
+            check_alive(d)
+        except BaseException:
+            print("--- the daemon's log ---\n" + d.messages() + "---")
+            raise
+        finally:
+            log = None
+            if d.process.poll() is None:
+                d.process.terminate()
+                d.process.wait(60)
+            log = d.messages()
+            code = d.stop()
+        if code != 0 or "Sanitizer" in log:
+            raise AssertionError(f"hearthd ended with {code}:\n{log}")
+
+
+def check_alive(d):
+    if d.process.poll() is not None:
+        raise AssertionError(f"hearthd ended by itself with {d.process.returncode}")
+    with until("it takes a connection", lambda: connect(d)) as c:
+        c.call("ping")
+
+
+def connect(d):
+    """A client, or None where the limit of connections is reached for a moment."""
+    try:
+        return Client(d.path)
+    except RemoteError as e:
+        if e.code not in ("busy", "quota"):
+            raise
+
+
+def metrics(c):
+    return {m["name"]: m["value"] for m in c.call("status")["metrics"]}
+
+
+def until(what, condition, timeout=60):
+    """Waits for something that is to happen; how long it takes is not judged."""
+    end = time.monotonic() + timeout
+    while True:
+        got = condition()
+        if got:
+            return got
+        if time.monotonic() > end:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.01)
+
+
+def expect(code, function, *words):
+    """The call fails with this code, and its message names these."""
+    try:
+        got = function()
+    except RemoteError as e:
+        assert e.code == code, f"expected {code}, got {e.code}: {e.message}"
+        for w in words:
+            assert str(w) in e.message, f"the message does not name {w!r}: {e.message}"
+        return e
+    raise AssertionError(f"expected {code}, got an answer: {got}")
+
+
+def fds_of(pid):
+    return sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
+
+
+def rss_kib(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+def children(pid):
+    return [int(p) for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+
+
+def long_answer(c, n=300, **more):
+    """Starts an answer of n tokens; its id."""
+    return c.start("generate", {"model": "tiny", "prompt": "the cat", "max_tokens": n, "temperature": 0.0, **NO_END, **more})

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every row of docs/errors.md: the failure is made to happen, and code and message are as the table says.
+
+Afterwards the daemon still serves: each case runs beside a model that must go on answering."""
+import re
+import signal
+import socket
+import subprocess
+
+from daemonlib import *
+from splitgguf import build, parse
+
+DOC, PRELOAD, HEARTH = pathlib.Path(sys.argv[3]), sys.argv[4], sys.argv[5] if len(sys.argv) > 5 else None
+
+
+def rows():
+    """case -> (code, message pattern). In a message, … stands for anything."""
+    out = {}
+    for line in DOC.read_text().splitlines():
+        cells = [c.strip() for c in line.strip().strip("|").split(" | ")]
+        if line.startswith("| ") and len(cells) == 4 and cells[0] != "case" and not set(cells[0]) <= {"-"}:
+            assert cells[0] not in out, f"two rows for {cells[0]}"
+            out[cells[0]] = (cells[1].strip("`"), cells[2])
+    return out
+
+
+TABLE, SEEN = rows(), set()
+
+
+def check(case, code, message):
+    want_code, pattern = TABLE[case]
+    SEEN.add(case)
+    regex = ".*".join(re.escape(p) for p in pattern.split("…"))
+    assert code == want_code, f"{case}: the table says {want_code}, the daemon {code}: {message}"
+    assert re.fullmatch(regex, message, re.S), f"{case}: the table says\n  {pattern}\nthe daemon\n  {message}"
+
+
+def fails(case, function):
+    try:
+        got = function()
+    except RemoteError as e:
+        check(case, e.code, e.message)
+        return e
+    raise AssertionError(f"{case}: no error, but {got}")
+
+
+def put(d, name, data):
+    (d.models / f"{name}.gguf").write_bytes(data)
+    return name
+
+
+def replace_kv(kvs, key, kind, value):
+    return [kv for kv in kvs if kv[0] != key] + ([(key, kind, value)] if value is not None else [])
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s
+
+
+def load(c, name):
+    return lambda: c.call("load", {"model": name})
+
+
+def model_files():
+    """What can be wrong with a file."""
+    data = TINY.read_bytes()
+    kvs, tensors = parse(data)
+    with daemon(models=("tiny", "smollm")) as d, Client(d.path) as c:
+        c.call("load", {"model": "tiny"})
+        running = long_answer(c, 400, credits=5)
+        fails("unknown-model", load(c, "tny"))
+        e = fails("unknown-model", load(c, "smolm"))
+        assert e.fields["nearest"] == ["smollm"], e.fields
+        fails("unknown-model-nothing-near", load(c, "completely-different"))
+        fails("model-is-a-path", load(c, "/etc/passwd"))
+        fails("truncated", load(c, put(d, "truncated", data[: len(data) * 2 // 3])))
+        fails("truncated-header", load(c, put(d, "short", data[:3000])))
+        fails("not-gguf", load(c, put(d, "text", b"Dear model, " * 40)))
+        fails("empty", load(c, put(d, "empty", b"")))
+        fails("hostile-count", load(c, put(d, "count", data[:8] + struct.pack("<Q", 1 << 60) + data[16:])))
+        far = [list(t) for t in tensors]
+        made = bytearray(build(kvs, far))
+        at = made.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16 + 4
+        made[at : at + 8] = struct.pack("<Q", 1 << 40)
+        fails("hostile-offset", load(c, put(d, "offset", bytes(made))))
+        arch = replace_kv(kvs, b"general.architecture", 8, text(b"perceptron"))
+        fails("unknown-architecture", load(c, put(d, "arch", build(arch, [list(t) for t in tensors]))))
+        made = bytearray(build(kvs, [list(t) for t in tensors]))
+        at = made.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
+        made[at : at + 4] = struct.pack("<I", 99)
+        fails("unknown-type", load(c, put(d, "type", bytes(made))))
+        tok = replace_kv(kvs, b"tokenizer.ggml.model", 8, text(b"abacus"))
+        fails("unknown-tokenizer", load(c, put(d, "tok", build(tok, [list(t) for t in tensors]))))
+        (d.models / "tiny2-00001-of-00003.gguf").write_bytes(data)
+        fails("missing-part", load(c, "tiny2"))
+        os.mkdir(d.models / "dir.gguf")
+        fails("not-a-file", load(c, "dir"))
+        if os.getuid() != 0:
+            put(d, "locked", data)
+            os.chmod(d.models / "locked.gguf", 0)
+            fails("unreadable", load(c, "locked"))
+        else:
+            SEEN.add("unreadable")  # root may read everything
+        fails("context-over-trained", lambda: c.call("load", {"model": "tiny", "n_ctx": 5000}))
+        fails("kv-type", lambda: c.call("load", {"model": "tiny", "kv": "q3"}))
+        # None of that disturbed the stream.
+        c.call("credit", {"request": running, "n": 1000})
+        assert list(c.events(running))[-1][2]["n_generated"] == 400
+        assert c.call("status")["models_resident"] == 1
+
+
+def disk_errors():
+    """A read error in mid-load, and a file that changes meanwhile."""
+    env = {"LD_PRELOAD": PRELOAD, "TEST_EIO_AT": "300000",
+           "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+    with daemon(models=("tiny", "small"), env=env) as d, Client(d.path) as c:
+        fails("read-error", load(c, "tiny"))
+        assert c.call("status").get("host_bytes", 0) == 0
+        fails("read-error", load(c, "tiny"))  # and again: nothing of the first is left
+
+
+def changing_file():
+    """A file that grows while it is read is no model yet."""
+    with private_dir() as home:
+        real = pathlib.Path(HEARTHD).parent / "hearth-worker"
+        fake = pathlib.Path(home) / "worker"
+        with daemon("--worker", str(fake), models=("tiny",)) as d, Client(d.path) as c:
+            # The fill process is stopped between its look at the file and the broker's consent.
+            fake.write_text(f"#!/bin/sh\nexec {real} \"$@\"\n")
+            fake.chmod(0o755)
+            i = None
+            for _ in range(200):
+                stop = pathlib.Path(home) / "stop"
+                fake.write_text(f"#!/bin/sh\n[ \"$1\" = --fill ] && (sleep 0.0; kill -STOP $$; true) & \nexec {real} \"$@\"\n")
+                i = c.start("load", {"model": "tiny"})
+                fills = until("a fill process", lambda: children(d.process.pid))
+                time.sleep(0.02)
+                with open(d.models / "tiny.gguf", "ab") as f:
+                    f.write(b"\0" * 32)
+                for p in fills:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(p, signal.SIGCONT)
+                try:
+                    list(c.events(i))
+                except RemoteError as e:
+                    check("file-changed", e.code, e.message)
+                    return
+                c.call("unload", {"model": "tiny"})
+            raise AssertionError("200 attempts and the file never changed in time")
+
+
+def requests():
+    """What can be wrong with a request."""
+    kvs, tensors = parse(TINY.read_bytes())
+    with daemon() as d, Client(d.path) as c:
+        fails("no-model-named", lambda: c.generate(prompt="x"))
+        c.call("load", {"model": "tiny"})
+        gen = lambda **f: lambda: c.generate(model="tiny", **f)
+        fails("prompt-too-long", gen(prompt_ids=ids_blob([5] * 2000)))
+        e = fails("prompt-and-answer-too-long", gen(prompt_ids=ids_blob([5] * 1000), max_tokens=100))
+        assert (e.fields["needed"], e.fields["available"]) == (1100, N_CTX), e.fields
+        fails("empty-prompt", gen(prompt="", no_bos=True))
+        fails("token-id-range", gen(prompt_ids=ids_blob([5, 100000])))
+        fails("odd-ids", gen(prompt_ids=b"\1\2\3\4\5"))
+        fails("two-prompts", gen(prompt="a", prompt_ids=ids_blob([5])))
+        fails("kind", gen(prompt="a", kind="poem"))
+        fails("out-of-range", gen(prompt="a", temperature=-0.5))
+        fails("missing-field", lambda: c.call("tokenize", {"model": "tiny"}))
+        fails("wrong-type", gen(prompt=12))
+        fails("must", gen(prompt="a", must=["beam_search"]))
+        fails("bias", gen(prompt="a", bias_ids=ids_blob([1]), bias_values=struct.pack("<2f", 1, 2)))
+        fails("empty-stop", gen(prompt="a", stop=["x", ""]))
+        fails("no-template", gen(prompt="a", kind="chat"))
+        fails("no-fim", gen(prefix="a", suffix="b", kind="fim"))
+        fails("no-embeddings", lambda: c.call("embed", {"model": "tiny", "texts": ["a"]}))
+        fails("unknown-method", lambda: c.call("sing"))
+        fails("fds-missing", lambda: c.call("load", {"model": "/x.gguf", "n_fds": 1}))
+        fails("unload-unknown", lambda: c.call("unload", {"model": "nobody"}))
+        fails("resume", lambda: c.call("resume", {"request": 1, "seed": 2}))
+        body = b"\x94\x00\x21\xa8generate\x82\xa5model\xa4tiny\xa6prompt\xa3a\xff\xfe"
+        c.send_raw(struct.pack("<I", len(body)) + body)
+        fails("bad-utf8", lambda: list(c.events(0x21)))
+        i = long_answer(c, 500, credits=2)
+        fails("id-in-use", lambda: c.send(REQUEST, i, "load", {"model": "tiny"}) or [None for _ in c.events(i)])
+        c.pending.clear()
+        fails("unload-busy", lambda: c.call("unload", {"model": "tiny"}))
+        c.cancel(i)
+
+        template = lambda src: build(replace_kv(kvs, b"tokenizer.chat_template", 8, text(src)), [list(t) for t in tensors])
+        chat = lambda name, **f: lambda: c.generate(model=name, kind="chat", **f)
+        put(d, "broken", template(b"a\n{% for x in %}"))
+        fails("template-invalid", chat("broken", prompt="a"))
+        put(d, "strict", template(b"{{ raise_exception('only green messages') }}"))
+        fails("template-raised", chat("strict", prompt="a"))
+        put(d, "plain", template(b"{% for m in messages %}{{ m.content }}{% endfor %}"))
+        fails("messages-json", chat("plain", messages="[{"))
+        fails("messages-shape", chat("plain", messages='["hello"]'))
+        fails("messages-empty", chat("plain", messages="[]"))
+
+
+def memory():
+    """A model too large for the budget: before anything is taken."""
+    with daemon(config="[daemon]\nhost_budget = 100K\n") as d, Client(d.path) as c:
+        e = fails("model-too-large", load(c, "tiny"))
+        assert e.fields["needed"] > e.fields["available"] == 102400, e.fields
+        assert metrics(c)["fills"] == 0
+    with daemon(config="[daemon]\nhost_budget = 2M\n") as d, Client(d.path) as c:
+        e = fails("context-too-large", load(c, "tiny"))
+        assert e.fields["needed"] > e.fields["available"] > 0, e.fields
+        assert c.call("status").get("host_bytes", 0) == 0
+
+
+def limits():
+    """Quotas, each with its key."""
+    config = "[limits]\nconnections_per_user = 2\nrequests_per_user = 1\nbytes_per_user = 100K\n"
+    with daemon(config=config) as d, Client(d.path) as c:
+        i = long_answer(c, 500, credits=1)
+        fails("quota-requests", lambda: c.generate(model="tiny", prompt="x"))
+        c.cancel(i)
+        list(c.events(i))
+        with Client(d.path):
+            fails("quota-connections", lambda: Client(d.path))
+        until("it is gone", lambda: c.call("status")["clients"] == 1)
+        fails("quota-bytes", lambda: c.generate(model="tiny", prompt="x" * 99_000))
+    with daemon(config="[limits]\nconnections = 1\n") as d:
+        def connect():
+            with contextlib.suppress(RemoteError):
+                return Client(d.path)
+        with until("the only place is free", connect):
+            fails("connections-full", lambda: Client(d.path))
+        until("it is gone", connect).close()
+    with private_dir() as home:
+        p = Daemon(HEARTHD, home, "--model-dir", str(MODELS))
+        with p, Client(p.path) as c:
+            s = Client(p.path, greet=False)
+            s.send_raw(struct.pack("<I", 64 << 20))
+            fails("frame-too-large", lambda: list(s.events(0)))
+            s.close()
+            s = Client(p.path, greet=False)
+            fails("version", lambda: s.call("hello", {"version": 9}))
+            s.close()
+            s = Client(p.path, greet=False)
+            s.send_raw(b"\x04\0\0\0GET ")
+            fails("garbage", lambda: list(s.events(0)))
+            s.close()
+            s = Client(p.path, greet=False)
+            fails("no-hello", lambda: s.call("ping"))
+            s.close()
+
+
+def worker():
+    """The worker's ends."""
+    with daemon("--worker", "/nowhere/hearth-worker") as d, Client(d.path) as c:
+        fails("no-worker", load(c, "tiny"))
+    with daemon() as d, Client(d.path) as c:
+        i = long_answer(c, 500, credits=3)
+        for n in (1, 2):
+            until("it runs", lambda: [p["phase"] for p in c.call("ps")["requests"]] == ["paused"] and c.call("status")["worker"] == "ready"
+                  and [m["where"] for m in c.call("models")["models"]] == ["memory"])
+            os.kill(c.call("status")["worker_pid"], signal.SIGKILL)
+            until("it is noticed", lambda: metrics(c)["worker_restarts"] == n)
+        fails("worker-lost", lambda: [None for _ in c.events(i)])
+
+
+def start(*arguments, home, env=None):
+    """hearthd's one line on stderr when it can't start."""
+    r = subprocess.run([HEARTHD, "--user", *arguments], env={"HOME": home, "PATH": os.environ["PATH"], **(env or {})}, capture_output=True,
+                       text=True, timeout=30, stdin=subprocess.DEVNULL)
+    assert r.returncode != 0 and r.stderr.startswith("hearthd: "), r
+    return r.returncode, r.stderr.removeprefix("hearthd: ").strip()
+
+
+CODES = {64: "bad_request", 74: "io", 75: "busy", 77: "permission"}
+
+
+def starting():
+    """What keeps the daemon from starting: its exit status is that of the code."""
+    with daemon() as d, private_dir() as home:
+        def refused(case, *arguments):
+            status, message = start(*arguments, home=home)
+            check(case, CODES[status], message)
+
+        refused("already-running", "--socket", d.path)
+        s = socket.socket(socket.AF_UNIX)
+        os.mkdir(f"{home}/x", 0o700)
+        s.bind(f"{home}/x/s")
+        s.listen(1)
+        refused("foreign-daemon", "--socket", f"{home}/x/s")
+        s.close()
+        pathlib.Path(f"{home}/x/file").write_text("precious")
+        refused("socket-is-a-file", "--socket", f"{home}/x/file")
+        assert pathlib.Path(f"{home}/x/file").read_text() == "precious"
+        os.mkdir(f"{home}/open")
+        os.chmod(f"{home}/open", 0o777)
+        refused("directory-open", "--socket", f"{home}/open/s")
+        refused("socket-path-long", "--socket", f"{home}/{'x' * 120}")
+        conf = pathlib.Path(home) / "c.conf"
+        for case, content in (("config-key", "[limits]\nconections = 3\n"), ("config-value", "[models]\nidle_timeout = soon\n")):
+            conf.write_text(content)
+            refused(case, "--config", str(conf))
+        refused("config-missing", "--config", f"{home}/none.conf")
+        if os.getuid() == 0:
+            os.mkdir(f"{home}/theirs", 0o700)
+            os.chown(f"{home}/theirs", 12345, -1)
+            refused("directory-foreign", "--socket", f"{home}/theirs/s")
+        else:
+            SEEN.add("directory-foreign")  # only root can make one
+
+
+def from_the_command_line():
+    """What only the client can see."""
+    if not HEARTH:
+        SEEN.update(c for c in TABLE if c.startswith("cli-"))
+        return
+    with private_dir() as home:
+        env = {"HOME": home, "XDG_RUNTIME_DIR": home, "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+
+        def cli(case, *arguments):
+            r = subprocess.run([HEARTH, *arguments], env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+            assert r.returncode != 0 and r.stdout == "", r
+            check(case, {69: "no_daemon", 66: "model_not_found", 77: "permission"}.get(r.returncode, r.returncode), r.stderr.strip())
+
+        cli("cli-no-daemon", "status")
+        cli("cli-missing-file", "run", "./no-such-model.gguf", "hello")
+        if os.getuid() != 0:
+            with daemon() as d:
+                os.chmod(d.path, 0)
+                cli("cli-permission", "--socket", d.path, "status")
+        else:
+            SEEN.add("cli-permission")
+
+
+def every_row_has_its_test():
+    """The table and these tests name the same failures."""
+    assert set(TABLE) == SEEN, f"rows without a test: {set(TABLE) - SEEN}; tests without a row: {SEEN - set(TABLE)}"
+
+
+sys.exit(run_tests([model_files, disk_errors, changing_file, requests, memory, limits, worker, starting, from_the_command_line,
+                    every_row_has_its_test]))

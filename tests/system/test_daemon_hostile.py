@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that break rules: each gets a typed error or is cut off, and nobody else notices."""
+import array
+import random
+import select
+import socket
+
+import msgpack
+
+from daemonlib import *
+from pyclient import pack
+
+
+def raw(d):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    s.connect(d.path)
+    s.settimeout(30)
+    return s
+
+
+def hello(s):
+    s.sendall(pack(REQUEST, 1, "hello", {"version": 1}))
+
+
+def read_all(s):
+    """Until the daemon closes."""
+    data = b""
+    try:
+        while True:
+            got = s.recv(65536)
+            if not got:
+                return data
+            data += got
+    except ConnectionResetError:
+        return data
+
+
+def frames(data):
+    out = []
+    while data:
+        n = struct.unpack("<I", data[:4])[0]
+        out.append(msgpack.unpackb(data[4 : 4 + n], raw=False))
+        data = data[4 + n :]
+    return out
+
+
+@contextlib.contextmanager
+def bystander(d):
+    """A stream that runs meanwhile and must come out as if alone. The daemon's fds and memory are as before at the end."""
+    with Client(d.path) as c:
+        want = c.generate(model="tiny", prompt="the cat", max_tokens=150, temperature=0.0, **NO_END)[1]
+        fds, rss = len(fds_of(d.process.pid)), rss_kib(d.process.pid)
+        i = long_answer(c, 150, credits=10)
+        got = []
+        while len(got) < 10:
+            _, m, f = c.next_of(i)
+            got += ids(f.get("ids", b"")) if m == "tokens" else []
+        yield c
+        c.call("credit", {"request": i, "n": 1000})
+        for _, m, f in c.events(i):
+            got += ids(f.get("ids", b"")) if m == "tokens" else []
+        assert got == want, "a bystander's text changed"
+        until("all strangers are gone", lambda: c.call("status")["clients"] == 1)
+        until("no fd leaks", lambda: len(fds_of(d.process.pid)) <= fds)
+        assert rss_kib(d.process.pid) < rss + 6 * 1024, f"memory grew from {rss} to {rss_kib(d.process.pid)} KiB"
+
+
+def garbage():
+    """Bytes of no protocol at all: an error about the connection, then the end."""
+    with daemon() as d, bystander(d):
+        rng = random.Random(1)
+        for data in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 64, b"\x05\0\0\0\xdd\xff\xff\xff\xff", b"\x05\0\0\0hello",
+                     *(struct.pack("<I", 40) + rng.randbytes(40) for _ in range(50))):
+            s = raw(d)
+            s.sendall(data)
+            got = frames(read_all(s))
+            assert len(got) == 1 and got[0][0] == ERROR and got[0][1] == 0, (data, got)
+            assert got[0][3]["code"] in ("protocol", "too_large", "unknown_method", "bad_request"), got
+            s.close()
+
+
+def oversized_frames():
+    """A claimed length over the limit is refused at once and costs no memory; many claims within it neither."""
+    with daemon() as d, bystander(d):
+        s = raw(d)
+        hello(s)
+        s.sendall(struct.pack("<I", 0xFFFFFFFF))
+        got = frames(read_all(s))
+        assert got[-1][3]["code"] == "too_large" and got[-1][3]["needed"] == 0xFFFFFFFF, got
+        s.close()
+        crowd = [raw(d) for _ in range(50)]
+        for s in crowd:
+            hello(s)
+            s.sendall(struct.pack("<I", 16 << 20) + b"\x94")
+        for s in crowd:
+            s.close()
+
+
+def half_frames():
+    """A frame that comes byte by byte is served; one that ends in the middle is not."""
+    with daemon() as d, bystander(d):
+        s = raw(d)
+        for b in pack(REQUEST, 1, "hello", {"version": 1}) + pack(REQUEST, 2, "ping", {}):
+            s.sendall(bytes([b]))
+        got = b""
+        while got.count(b"ping") < 1:
+            got += s.recv(4096)
+        s.close()
+        for cut in (1, 3, 4, 5, 20):
+            s = raw(d)
+            s.sendall(pack(REQUEST, 1, "hello", {"version": 1, "client": "a client with a name"})[:cut])
+            s.shutdown(socket.SHUT_WR)
+            assert all(f[0] == ERROR for f in frames(read_all(s)))
+            s.close()
+
+
+def wrong_versions():
+    """Another protocol version is refused with both numbers; and nothing is served before hello."""
+    with daemon() as d, bystander(d):
+        for version in (0, 2, 4294967295):
+            c = Client(d.path, greet=False)
+            e = expect("version", lambda: c.call("hello", {"version": version}), version, "1")
+            assert e.fields.get("needed") == 1
+            try:
+                c.call("ping")
+                raise AssertionError("served after a refused hello")
+            except (Closed, BrokenPipeError, ConnectionResetError):
+                pass
+            c.close()
+        c = Client(d.path, greet=False)
+        expect("protocol", lambda: c.call("ping"), "hello")
+        c.close()
+
+
+def wrong_messages():
+    """Well-framed messages that are wrong in themselves are answered, and the connection goes on."""
+    with daemon() as d, bystander(d), Client(d.path) as c:
+        expect("unknown_method", lambda: c.call("frobnicate"), "frobnicate")
+        expect("bad_request", lambda: c.call("load", {}), "model")
+        expect("bad_request", lambda: c.call("generate", {"model": "tiny", "prompt": 7}), "prompt")
+        expect("bad_request", lambda: c.call("generate", {"model": "tiny", "prompt": "x", "temperature": -1.0}), "temperature")
+        expect("bad_request", lambda: c.call("generate", {"model": "tiny", "prompt": "x", "kind": "sing"}), "kind", "sing")
+        expect("bad_request", lambda: c.call("hello", {"version": 1}), "hello")
+        expect("bad_request", lambda: c.call("generate", {"model": "tiny", "prompt": "x", "must": ["telepathy"]}), "telepathy")
+        expect("bad_request", lambda: c.call("load", {"model": "x", "n_fds": 2}), "n_fds", "2")
+        c.send(REPLY, 77, "ping", {})
+        kind, ident, _, f = c.receive()
+        assert (kind, ident, f["code"]) == (ERROR, 77, "bad_request"), f
+        one = long_answer(c, 50, credits=1)
+        c.send(REQUEST, one, "ping", {})  # another method may use the number
+        c.send(REQUEST, one, "generate", {"model": "tiny", "prompt": "x"})
+        c.cancel(one)
+        answers = []
+        while len(answers) < 3:
+            kind, ident, method, f = c.receive()
+            if kind in (REPLY, ERROR):
+                answers.append((kind, method, f.get("code", f.get("finish"))))
+        assert sorted(answers) == [(REPLY, "generate", "cancelled"), (REPLY, "ping", None), (ERROR, "error", "bad_request")], answers
+        assert c.call("ping") == {}
+
+
+def bad_utf8_is_refused():
+    """Text that is not UTF-8 is refused with the field's name; bytes as bin too."""
+    with daemon() as d, bystander(d), Client(d.path) as c:
+        body = msgpack.packb([REQUEST, 5, "generate", {"model": "tiny"}])
+        bad = body.replace(b"\x81\xa5model", b"\x82\xa6prompt\xa3a\xff\xfe\xa5model")
+        c.send_raw(struct.pack("<I", len(bad)) + bad)
+        expect("bad_utf8", lambda: list(c.events(5)), "prompt")
+        c.next_id = 6
+        assert c.call("ping") == {}
+
+
+def fds_nobody_asked_for():
+    """Descriptors with messages that take none are closed, also hundreds of them."""
+    with daemon() as d, bystander(d), Client(d.path) as c:
+        null = os.open("/dev/null", os.O_RDONLY)
+        for n in (1, 5, 100, 253):
+            i = c.next_id
+            c.next_id += 1
+            data = pack(REQUEST, i, "ping", {})
+            c.sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * n))])
+            assert list(c.events(i))[-1][0] == REPLY
+        expect("model_not_found", lambda: c.call("load", {"model": "dev", "n_fds": 1}, [null]), "dev", "regular file")
+        r, w = os.pipe()
+        expect("model_not_found", lambda: c.call("load", {"model": "pipe", "n_fds": 1}, [r]), "pipe")
+        expect("bad_request", lambda: c.call("load", {"model": "x", "n_fds": 3}, [r]), "n_fds")
+        for fd in (null, r, w):
+            os.close(fd)
+        wr = os.open(d.models / "w.gguf", os.O_WRONLY | os.O_CREAT)
+        expect("bad_request", lambda: c.call("load", {"model": "w", "n_fds": 1}, [wr]), "reading")
+        os.close(wr)
+
+
+def floods():
+    """A hundred thousand pings nobody reads the answers of: that client is paused, and lets go on when it reads."""
+    with daemon() as d, bystander(d) as c:
+        s = raw(d)
+        hello(s)
+        ping, sent = pack(REQUEST, 9, "ping", {}) * 200, 0
+        s.setblocking(False)
+        stuck = 0
+        while sent < 500 and stuck < 50:
+            try:
+                n = s.send(ping)
+                sent, stuck = sent + n / len(ping), 0
+            except BlockingIOError:
+                stuck += 1
+                c.call("ping")
+        s.close()
+
+
+def many_connections():
+    """Two thousand connects, most of them gone at once; five hundred idle ones cost little."""
+    with daemon(config="[limits]\nconnections_per_user = 600\n") as d, bystander(d) as c:
+        for _ in range(2000):
+            raw(d).close()
+        until("they are gone", lambda: c.call("status")["clients"] == 1)
+        before = rss_kib(d.process.pid)
+        idle = [Client(d.path) for _ in range(500)]
+        each = (rss_kib(d.process.pid) - before) / 500
+        print(f"      500 idle connections: {rss_kib(d.process.pid) - before} KiB")
+        if "asan" not in HEARTHD:
+            assert each * 500 < 8192, f"{each} KiB per idle connection"
+        more = []
+        for _ in range(120):
+            s = raw(d)
+            more.append(s)
+        refused = 0
+        for s in more:
+            with contextlib.suppress(BrokenPipeError):  # it may be closed already; the reason lies in the socket
+                hello(s)
+            f = frames(s.recv(65536))[0]
+            refused += f[0] == ERROR and f[3]["code"] == "quota"
+        assert refused == 120 - 99, refused
+        for s in more:
+            s.close()
+        for i in idle:
+            i.close()
+
+
+def random_frames():
+    """Valid frames, mutated in bytes: whatever comes, the daemon stays and serves the next."""
+    with daemon(config="[limits]\nhello_timeout = 2s\n") as d, bystander(d):
+        rng = random.Random(7)
+        seeds = [pack(REQUEST, 2, "ping", {}), pack(REQUEST, 3, "status", {}), pack(REQUEST, 4, "models", {}), pack(CANCEL, 3, "cancel", {}),
+                 pack(REQUEST, 5, "generate", {"model": "tiny", "prompt": "x", "max_tokens": 3, "stop": ["a", "b"], "deadline_ms": 50}),
+                 pack(REQUEST, 6, "load", {"model": "nothing"}), pack(REQUEST, 7, "tokenize", {"model": "tiny", "text": "abc"}),
+                 pack(REQUEST, 8, "unload", {"model": "none"}), pack(REQUEST, 9, "credit", {"request": 5, "n": 3}),
+                 pack(REQUEST, 10, "embed", {"model": "tiny", "texts": ["a"]})]
+        for _ in range(300):
+            s = raw(d)
+            s.settimeout(10)
+            hello(s)
+            try:
+                for _ in range(rng.randrange(1, 6)):
+                    data = bytearray(rng.choice(seeds))
+                    for _ in range(rng.choice((0, 0, 1, 2, 8))):
+                        at = rng.randrange(4 if rng.random() < 0.9 else 0, len(data))
+                        data[at] = rng.randrange(256)
+                    if rng.random() < 0.1:
+                        data = data[: rng.randrange(len(data))]
+                    s.sendall(data)
+                select.select([s], [], [], 0.01)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            s.close()
+
+
+def silence():
+    """A connection that says nothing is closed after hello_timeout; one that has said hello may be silent."""
+    with daemon(config="[limits]\nhello_timeout = 500ms\n") as d, Client(d.path) as c:
+        s = raw(d)
+        assert read_all(s) == b""
+        assert c.call("ping") == {}
+
+
+def quotas():
+    """Requests and bytes of a user are limited; the refusal names the limit and its key."""
+    config = "[limits]\nrequests_per_user = 3\nbytes_per_user = 300K\n"
+    with daemon(config=config) as d, Client(d.path) as c:
+        c.call("load", {"model": "tiny"})
+        running = [long_answer(c, 500, credits=1) for _ in range(3)]
+        expect("quota", lambda: c.generate(model="tiny", prompt="x"), "3 requests", "requests_per_user")
+        for i in running:
+            c.cancel(i)
+            list(c.events(i))
+        expect("quota", lambda: c.generate(model="tiny", prompt="x" * 250_000), "bytes_per_user")
+        assert c.call("ping") == {}
+
+
+sys.exit(run_tests([garbage, oversized_frames, half_frames, wrong_versions, wrong_messages, bad_utf8_is_refused, fds_nobody_asked_for,
+                    floods, many_connections, random_frames, silence, quotas]))
