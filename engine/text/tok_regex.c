@@ -564,7 +564,8 @@ static int intern(struct compiler *c) {
                 c->lists = p;
                 c->cap_lists = cap;
         }
-        memcpy(c->lists + c->n_lists, c->out, c->n_out * sizeof(uint16_t));
+        if (c->n_out) /* the dead state has no threads, and maybe no list yet */
+                memcpy(c->lists + c->n_lists, c->out, c->n_out * sizeof(uint16_t));
         c->states[c->n_states].off = (uint32_t)c->n_lists;
         c->states[c->n_states].n = c->n_out;
         c->n_lists += c->n_out;
