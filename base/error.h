@@ -28,7 +28,7 @@ enum hearth_code {
 struct h_error {
         enum hearth_code code;
         uint64_t needed, available;
-        char message[504];
+        char message[1016]; /* room for a list of what is known */
 };
 
 /* Fills *err (may be NULL) and returns -EHEARTH. The first error set wins. */

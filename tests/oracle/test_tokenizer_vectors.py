@@ -94,6 +94,19 @@ def run_info(server, path, count):
     count.check("end_of_generation", have["eog"], sorted(want["end_of_generation"]))
 
 
+def run_chat(server, path, count):
+    """The rendered conversations of the model's own template, whose texts templates/*.cases.json has."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(path)), "templates")
+    cases = {}
+    for v in lines(path):
+        name = v["template"]
+        if name not in cases:
+            with open(os.path.join(folder, name[:-len(".jinja")] + ".cases.json"), encoding="utf-8") as f:
+                cases[name] = {c["name"]: c.get("expected") for c in json.load(f)["cases"]}
+        text = cases[name][v["case"]]
+        count.check("%s %s" % (name, v["case"]), server.encode(text.encode(), SPECIAL), {"ids": v["ids"]})
+
+
 def run_all(program, shared):
     folder = os.path.join(shared, "tokenizers")
     counts = []
@@ -105,7 +118,7 @@ def run_all(program, shared):
                 dst.write(src.read())
             server = Server(program, path)
             base = os.path.join(folder, "vectors", name)
-            for suffix, run in ((".jsonl", run_encode), (".decode.jsonl", run_decode), (".info.json", run_info)):
+            for suffix, run in ((".jsonl", run_encode), (".decode.jsonl", run_decode), (".chat.jsonl", run_chat), (".info.json", run_info)):
                 if os.path.exists(base + suffix):
                     counts.append(Count(name + suffix))
                     run(server, base + suffix, counts[-1])

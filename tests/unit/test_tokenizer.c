@@ -211,6 +211,7 @@ static void test_refused(void **state) {
         byte_level(&v);
         v.pre = "no-such-rule";
         refused(&v, HEARTH_E_unknown_tokenizer, "unknown pre-tokenizer \"no-such-rule\"; known: default gpt-2");
+        refused(&v, HEARTH_E_unknown_tokenizer, " whitespace"); /* the whole list fits */
         v.model = "rwkv";
         refused(&v, HEARTH_E_unknown_tokenizer, "unknown kind of vocabulary \"rwkv\"; known: gpt2");
         byte_level(&v);
