@@ -22,6 +22,14 @@
 
 #include "kernels/cpu/unpack_avx2.h"
 
+#define T_MAX 4u
+#define T_PACKED 2u
+#define T_PLAIN 6u
+
+static inline uint32_t tile_take(uint32_t n) {
+        return MIN(n, T_MAX);
+}
+
 struct tok {
         struct k_image im; /* at the piece's first column */
         float *acc;        /* [16] */
