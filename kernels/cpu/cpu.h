@@ -17,6 +17,7 @@
 struct k_cpu_linear_isa; /* kernels/cpu/linear.h */
 struct k_cpu_run;        /* kernels/cpu/ops.h */
 
+#define K_ATT_WIDEST 4096u /* columns of a head of keys or values */
 #define K_ROPE_SLOTS 2u
 #define K_ROPE_DIMS 512u /* heads that rotate more have their angles computed per row */
 
@@ -28,6 +29,7 @@ struct k_cpu_ops {
         float *rope;             /* [K_ROPE_SLOTS][max_rows][K_ROPE_DIMS] cos then sin of this batch's rows */
         const struct k_rope_params *rope_of[K_ROPE_SLOTS]; /* whose angles a slot holds; cleared by batch_begin */
         uint32_t rope_rows[K_ROPE_SLOTS];
+        float *zeros;            /* [K_ATT_WIDEST] */
         float *partial;          /* attention over splits of keys */
         size_t partial_floats;
 };

@@ -16,6 +16,7 @@
 
 #define SPLIT 512u   /* a multiple of K_ATT_KEYS */
 #define TILE 96u     /* queries of a tile, rows times heads */
+#define FEW 8u       /* heads of a KV head up to which generated rows read keys in place */
 
 struct att_run {
         struct k_cpu *cpu;
@@ -29,10 +30,12 @@ struct att_run {
         uint32_t n_split;        /* spans run in parallel; 0: each task takes all */
         float *partial;          /* [tile][kv head][part][split][m_max * (dv + 2)] */
         uint32_t m_max;
+        const float *zeros;      /* a row of the wider of keys and values */
 };
 
 struct span { /* one task's work */
         uint32_t row0, rows, kvh, head0, heads, m, mp;
+        bool few;                /* qt is [m][dk], for attend_few(); by role and shape only */
         uint32_t key0, key1;     /* first and one past the last key that any query sees */
         float *qt, *s, *k, *v, *lo, *hi, *corr;
         float *o, *max, *sum;    /* result */
@@ -69,6 +72,10 @@ static int32_t last_position(const struct att_run *r, uint32_t row) {
         return r->bt->pos[row];
 }
 
+static bool is_d(const struct att_run *r, const struct span *x) {
+        return x->row0 < r->bt->n_d;
+}
+
 /* Scratch, transposed queries, and what each query sees. */
 static void span_begin(const struct att_run *r, struct span *x, uint32_t worker) {
         const struct k_attention_args *a = r->a;
@@ -96,6 +103,7 @@ static void span_begin(const struct att_run *r, struct span *x, uint32_t worker)
                 x->key0 = MIN(x->key0, lo);
                 x->key1 = MAX(x->key1, hi);
         }
+        x->few = is_d(r, x) && r->group <= FEW && dk % K_ATT_LANES == 0 && a->kv->dv % K_ATT_LANES == 0;
         base = x->key0 / K_ATT_KEYS * K_ATT_KEYS;
         for (uint32_t i = 0; i < x->rows; i++) {
                 const float *q = a->q + (x->row0 + i) * a->q_stride + (size_t)(x->kvh * r->group + x->head0) * a->q_head;
@@ -106,13 +114,16 @@ static void span_begin(const struct att_run *r, struct span *x, uint32_t worker)
 
                         x->lo[j] = (float)(int32_t)(lo - base);
                         x->hi[j] = (float)(int32_t)(hi - base);
-                        for (uint32_t d = 0; d < dk; d++)
-                                x->qt[(size_t)d * x->mp + j] = q[d] * a->scale;
+                        if (x->few)
+                                r->vec->scale(x->qt + (size_t)j * dk, q, dk, a->scale);
+                        else
+                                for (uint32_t d = 0; d < dk; d++)
+                                        x->qt[(size_t)d * x->mp + j] = q[d] * a->scale;
                 }
         }
         for (uint32_t j = x->m; j < x->mp; j++) {
                 x->lo[j] = x->hi[j] = 0;
-                for (uint32_t d = 0; d < dk; d++)
+                for (uint32_t d = 0; !x->few && d < dk; d++)
                         x->qt[(size_t)d * x->mp + j] = 0;
         }
 }
@@ -140,6 +151,50 @@ static void load_block(const struct att_run *r, const struct span *x, uint32_t p
         }
 }
 
+/* A block for attend_few(): rows where they lie, or converted; zeros for what no window reaches. */
+static bool find_block(const struct att_run *r, const struct span *x, uint32_t p0, uint32_t p1, const void **k, const void **v) {
+        const struct k_kv *kv = r->a->kv;
+        const uint32_t *table = r->bt->table[kv->group] + (size_t)r->bt->seq[x->row0] * r->bt->table_stride[kv->group];
+        size_t kb = kv->k_row_bytes / kv->n_head_kv * x->kvh, vb = kv->v ? kv->v_row_bytes / kv->n_head_kv * x->kvh : 0;
+        enum k_type tv = kv->v ? kv->type_v : kv->type_k;
+        bool half = kv->type_k == K_F16 && tv == K_F16 && r->vec->half, plain = kv->type_k == K_F32 && tv == K_F32;
+
+        if (!half && !plain)
+                load_block(r, x, p0, p1);
+        for (uint32_t p = p0, i = 0; p < p1; p++, i++) {
+                uint32_t page = table[p / kv->page_tokens];
+                size_t at = (size_t)page * kv->page_tokens + p % kv->page_tokens;
+
+                if (!half && !plain) {
+                        k[i] = x->k + (size_t)i * kv->dk;
+                        v[i] = kv->v ? x->v + (size_t)i * kv->dv : k[i];
+                } else if (p < x->key0 || page == UINT32_MAX) {
+                        k[i] = v[i] = r->zeros;
+                } else {
+                        k[i] = (const uint8_t *)kv->k + at * kv->k_row_bytes + kb;
+                        v[i] = kv->v ? (const uint8_t *)kv->v + at * kv->v_row_bytes + vb : k[i];
+                }
+        }
+        return half;
+}
+
+static void span_run_few(const struct att_run *r, struct span *x, uint32_t from, uint32_t to) {
+        const struct k_kv *kv = r->a->kv;
+        const void *k[K_ATT_KEYS], *v[K_ATT_KEYS];
+        uint32_t base = x->key0 / K_ATT_KEYS * K_ATT_KEYS;
+        struct k_att_few t = {
+                .m = x->m, .dk = kv->dk, .dv = kv->dv, .softcap = r->a->softcap, .q = x->qt, .lo = x->lo, .hi = x->hi, .s = x->s,
+                .o = x->o, .max = x->max, .sum = x->sum, .k = k, .v = v,
+        };
+
+        for (uint32_t p = MAX(from, base); p < MIN(to, x->key1); p += K_ATT_KEYS) {
+                t.n_keys = MIN(K_ATT_KEYS, x->key1 - p);
+                t.base = (float)(p - base);
+                t.half = find_block(r, x, p, p + t.n_keys, k, v);
+                r->vec->attend_few(&t);
+        }
+}
+
 /* Keys of [key0, key1) that lie in [from, to): leaves o, max and sum. */
 static void span_run(const struct att_run *r, struct span *x, uint32_t from, uint32_t to) {
         const struct k_kv *kv = r->a->kv;
@@ -155,6 +210,10 @@ static void span_run(const struct att_run *r, struct span *x, uint32_t from, uin
                 x->sum[j] = 0;
         }
         memset(x->o, 0, (size_t)x->m * kv->dv * sizeof(float));
+        if (x->few) {
+                span_run_few(r, x, from, to);
+                return;
+        }
         for (uint32_t p = MAX(from, base); p < MIN(to, x->key1); p += K_ATT_KEYS) {
                 t.n_keys = MIN(K_ATT_KEYS, x->key1 - p);
                 t.base = (float)(p - base);
@@ -207,10 +266,6 @@ static void span_of(const struct att_run *r, struct span *x, uint32_t task) {
         x->rows = r->tile[t + 1] - x->row0;
         x->head0 = part * r->heads;
         x->heads = MIN(r->heads, r->group - x->head0);
-}
-
-static bool is_d(const struct att_run *r, const struct span *x) {
-        return x->row0 < r->bt->n_d;
 }
 
 static void whole_task(void *arg, uint32_t task, uint32_t worker) {
@@ -324,6 +379,9 @@ int k_cpu_attention(struct k_dev *dev, const struct k_batch *bt, const struct k_
         if (scratch_floats(limit, kv->dk, kv->dv) * sizeof(float) > cpu->scratch_bytes)
                 return k_cpu_refuse(cpu, "attention", "heads are wider than reserved");
         a->out->q_kind = 0;
+        r.zeros = cpu->ops.zeros;
+        if (MAX(kv->dk, kv->dv) > K_ATT_WIDEST)
+                return k_cpu_refuse(cpu, "attention", "heads are wider than the widest known");
         r.heads = MIN(r.group, limit);
         r.parts = DIV_ROUND_UP(r.group, r.heads);
         cut_tiles(&r, MAX(1u, limit / r.heads));

@@ -50,7 +50,7 @@ int k_cpu_refuse(struct k_cpu *cpu, const char *op, const char *why) {
 
 /* Blocks of keys and values in floats for the widest head, and a tile's queries, scores and results. */
 size_t k_cpu_op_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
-        size_t head = MIN(max_cols, 4096u);
+        size_t head = MIN(max_cols, K_ATT_WIDEST);
 
         (void)max_rows;
         (void)n_head;
@@ -84,12 +84,14 @@ int k_cpu_ops_reserve(struct k_cpu *cpu, uint32_t max_rows, uint32_t max_cols, u
         n.tile = h_new0(uint32_t, (size_t)n.max_rows + 1);
         n.rope = h_aligned_alloc(64, (size_t)n.max_rows * K_ROPE_SLOTS * K_ROPE_DIMS * sizeof(float));
         n.partial = h_aligned_alloc(64, MAX(n.partial_floats, (size_t)16) * sizeof(float));
-        if (!s || !n.run || !n.tile || !n.rope || !n.partial) {
+        n.zeros = h_new0(float, K_ATT_WIDEST);
+        if (!s || !n.zeros || !n.run || !n.tile || !n.rope || !n.partial) {
                 free(s);
                 free(n.run);
                 free(n.tile);
                 free(n.rope);
                 free(n.partial);
+                free(n.zeros);
                 return -ENOMEM;
         }
         k_cpu_ops_free(cpu);
@@ -105,6 +107,7 @@ void k_cpu_ops_free(struct k_cpu *cpu) {
         free(cpu->ops.tile);
         free(cpu->ops.rope);
         free(cpu->ops.partial);
+        free(cpu->ops.zeros);
         cpu->ops = (struct k_cpu_ops){ 0 };
 }
 

@@ -51,6 +51,13 @@ static inline vf vf_load_bf16(const uint16_t *p) {
 static inline vf vf_load_i8(const int8_t *p) {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }
+/* Sums of four vectors. */
+static inline void vf_sum4(float *p, vf a, vf b, vf c, vf d) {
+        p[0] = vf_sum(a);
+        p[1] = vf_sum(b);
+        p[2] = vf_sum(c);
+        p[3] = vf_sum(d);
+}
 #define VF_F16 1
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -94,6 +101,10 @@ static inline vf vf_load_bf16(const uint16_t *p) {
 static inline vf vf_load_i8(const int8_t *p) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
 }
+static inline void vf_sum4(float *p, vf a, vf b, vf c, vf d) {
+        vf h = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
+}
 #define VF_F16 1
 
 #else
@@ -129,6 +140,12 @@ static inline vf vf_load_bf16(const uint16_t *p) {
         return (vf)i;
 }
 static inline vf vf_load_i8(const int8_t *p) { return (vf){ p[0], p[1], p[2], p[3] }; }
+static inline void vf_sum4(float *p, vf a, vf b, vf c, vf d) {
+        p[0] = vf_sum(a);
+        p[1] = vf_sum(b);
+        p[2] = vf_sum(c);
+        p[3] = vf_sum(d);
+}
 #define VF_F16 0
 
 #endif

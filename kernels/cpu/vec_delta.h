@@ -124,9 +124,55 @@ static void conv_lanes(float *x, size_t stride, uint32_t n, uint32_t lanes, uint
         }
 }
 
+/* Four taps, whole vectors: each input is loaded once and moves through registers. The same order of sums. */
+static inline __attribute__((always_inline)) void conv4_strip(float *x, size_t stride, uint32_t n, const float *w, const float *prev,
+                                                              size_t prev_stride, bool silu, const int nv) {
+        float wt[4][2 * VW];
+        vf r[4][2], t4[4][2];
+
+        for (int j = 0; j < 4; j++)
+                for (int l = 0; l < nv * VW; l++)
+                        wt[j][l] = w[l * 4 + j];
+        for (int j = 0; j < 4; j++)
+                for (int v = 0; v < nv; v++)
+                        t4[j][v] = vf_load(wt[j] + v * VW);
+#define CONV_ROW(i) ((i) >= 3 ? x + (size_t)((i) - 3) * stride : prev + (size_t)(i) * prev_stride)
+        for (uint32_t j = 1; j < 4; j++)
+                for (int v = 0; v < nv; v++)
+                        r[j - 1][v] = vf_load(CONV_ROW(n - 1 + j) + v * VW);
+        for (uint32_t t = n; t-- > 0;) {
+                const float *first = CONV_ROW(t);
+
+                for (int v = 0; v < nv; v++) {
+                        vf acc;
+
+                        r[3][v] = r[2][v];
+                        r[2][v] = r[1][v];
+                        r[1][v] = r[0][v];
+                        r[0][v] = vf_load(first + v * VW);
+                        acc = vf_fma(t4[0][v], r[0][v], vf_set1(0));
+                        acc = vf_fma(t4[1][v], r[1][v], acc);
+                        acc = vf_fma(t4[2][v], r[2][v], acc);
+                        acc = vf_fma(t4[3][v], r[3][v], acc);
+                        if (silu)
+                                acc = vf_mul(acc, vf_sigmoid(acc));
+                        vf_store(x + t * stride + v * VW, acc);
+                }
+        }
+#undef CONV_ROW
+}
+
 static void conv(float *x, size_t stride, uint32_t n, uint32_t channels, uint32_t taps, const float *w, const float *prev,
                  size_t prev_stride, bool silu) {
-        for (uint32_t c = 0; c < channels; c += VW)
+        uint32_t c = 0;
+
+        if (taps == 4 && n) {
+                for (; c + 2 * VW <= channels; c += 2 * VW)
+                        conv4_strip(x + c, stride, n, w + (size_t)c * taps, prev + c, prev_stride, silu, 2);
+                for (; c + VW <= channels; c += VW)
+                        conv4_strip(x + c, stride, n, w + (size_t)c * taps, prev + c, prev_stride, silu, 1);
+        }
+        for (; c < channels; c += VW)
                 conv_lanes(x + c, stride, n, channels - c < VW ? channels - c : VW, taps, w + (size_t)c * taps, prev + c,
                            prev_stride, silu);
 }

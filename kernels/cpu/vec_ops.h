@@ -31,6 +31,25 @@ struct k_att_tile {
 };
 #define K_ATT_M_ALIGN 16u
 
+/*
+ * The same for few queries (generated tokens): keys and values are read where
+ * they lie, lanes are columns. Needs dk and dv to be multiples of K_ATT_LANES.
+ */
+struct k_att_few {
+        uint32_t m, dk, dv;
+        float softcap;
+        bool half;                /* rows are f16, else float */
+        const float *q;           /* [m][dk], scaled */
+        const float *lo, *hi;     /* [m], relative to base */
+        float *s;                 /* [m][K_ATT_KEYS] */
+        float *o;                 /* [m][dv] */
+        float *max, *sum;         /* [m] running */
+        const void *const *k, *const *v; /* [K_ATT_KEYS] rows, all readable; not visible ones finite */
+        float base;
+        uint32_t n_keys;
+};
+#define K_ATT_LANES 16u
+
 /* The recurrence of one head over some tokens: see vec_delta.h. */
 struct k_delta_run {
         uint32_t n, s_k, s_v;
@@ -62,6 +81,8 @@ struct k_cpu_vec {
         void (*to_float)(enum k_type t, float *dst, const void *src, uint32_t n);
         void (*from_float)(enum k_type t, void *dst, const float *src, uint32_t n);
         void (*attend)(const struct k_att_tile *t);
+        void (*attend_few)(const struct k_att_few *t);
+        bool half; /* attend_few reads f16 */
         void (*conv)(float *x, size_t stride, uint32_t n, uint32_t channels, uint32_t taps, const float *w, const float *prev,
                      size_t prev_stride, bool silu);
         void (*delta)(const struct k_delta_run *r);

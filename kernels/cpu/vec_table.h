@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/vec_row.h"
 #include "kernels/cpu/vec_attention.h"
+#include "kernels/cpu/vec_few.h"
 #include "kernels/cpu/vec_delta.h"
 
 const struct k_cpu_vec VEC_TABLE = {
@@ -24,6 +25,8 @@ const struct k_cpu_vec VEC_TABLE = {
         .to_float = row_to_float,
         .from_float = row_from_float,
         .attend = attend,
+        .attend_few = attend_few,
+        .half = VF_F16,
         .conv = conv,
         .delta = delta,
 };
