@@ -85,6 +85,8 @@ const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct tok *eng_model_tokenizer(const struct eng_model *m);  /* NULL: vocabulary "none" */
 /* NULL and err filled if there is none or it can't be used. */
 const struct tmpl *eng_model_template(const struct eng_model *m, struct h_error *err);
+/* Its source, as the file has it; not NUL-terminated. NULL if there is none. */
+const char *eng_model_template_source(const struct eng_model *m, size_t *ret_n);
 
 /* ---- context ----------------------------------------------------------- */
 enum eng_kv_type { ENG_KV_F16, ENG_KV_F32, ENG_KV_BF16, ENG_KV_Q8_0, ENG_KV_Q4_0 };

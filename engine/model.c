@@ -100,3 +100,12 @@ const struct tmpl *eng_model_template(const struct eng_model *m, struct h_error 
                 *err = m->tmpl_err;
         return m->tmpl;
 }
+
+const char *eng_model_template_source(const struct eng_model *m, size_t *ret_n) {
+        struct gguf_str s;
+
+        if (gguf_string(m->im->g, "tokenizer.chat_template", &s, NULL) < 0 || s.n == 0)
+                return NULL;
+        *ret_n = s.n;
+        return s.p;
+}

@@ -54,23 +54,58 @@ static void finish(struct task *t, const char *how, const char *stop_string) {
         leave(t);
 }
 
-static void cancel(struct task *t, const char *reason) {
-        struct h_error err = {};
+/* ---- tokens ---- */
 
-        if (t->msg.type != WIRE_generate) {
-                h_error_set(&err, hearth_code_parse(reason), "the request was ended: %s", reason);
-                fail(t, -EHEARTH, &err, reason);
-                return;
+/* Moves what the parser found: content to held, thoughts to reasoning, calls to the list. */
+static int take_parsed(struct task *t) {
+        struct toolcall_out *o = &t->parsed;
+        int r = buf_append(&t->held, o->content.data, o->content.len);
+
+        if (r == 0)
+                r = buf_append(&t->reasoning, o->reasoning.data, o->reasoning.len);
+        if (r == 0 && o->n_calls) {
+                struct toolcall *v = h_realloc(t->calls, (t->n_calls + o->n_calls) * sizeof(*v));
+                if (!v)
+                        return -ENOMEM;
+                memcpy(v + t->n_calls, o->calls, o->n_calls * sizeof(*v));
+                t->calls = v;
+                t->n_calls += o->n_calls;
+                o->n_calls = 0; /* theirs no longer */
         }
-        /* What was held back for a stop string is text that the client may have. */
-        if (t->model->tok)
-                (void)tok_stream_flush(&t->stream, &t->held);
-        if (t->held.len)
-                reply_tokens(t, NULL, t->held.data, t->held.len);
-        finish(t, reason, NULL);
+        toolcall_out_clear(o);
+        return r;
 }
 
-/* ---- tokens ---- */
+static int push_text(struct task *t, uint32_t token) {
+        struct buf text = {};
+        int r;
+
+        if (!t->parser)
+                return tok_stream_push(&t->stream, token, &t->held);
+        r = tok_stream_push(&t->stream, token, &text);
+        if (r == 0 && text.len)
+                r = toolcall_push(t->parser, text.data, text.len, &t->parsed);
+        buf_free(&text);
+        return r < 0 ? r : take_parsed(t);
+}
+
+/* Nothing follows: what was held back in the making comes out. */
+static int flush_text(struct task *t) {
+        struct buf text = {};
+        int r;
+
+        if (!t->model->tok)
+                return 0;
+        if (!t->parser)
+                return tok_stream_flush(&t->stream, &t->held);
+        r = tok_stream_flush(&t->stream, &text);
+        if (r == 0 && text.len)
+                r = toolcall_push(t->parser, text.data, text.len, &t->parsed);
+        if (r == 0)
+                r = toolcall_finish(t->parser, &t->parsed);
+        buf_free(&text);
+        return r < 0 ? r : take_parsed(t);
+}
 
 /*
  * One more token: the text it releases stays at the front of t->held, *ret_n
@@ -87,25 +122,39 @@ static const char *advance(struct task *t, uint32_t token, size_t *ret_n, const 
         if (t->grammar_state && !eog)
                 *ret_r = grammar_state_accept(t->grammar_state, token);
         if (*ret_r == 0 && m->tok && !eog)
-                *ret_r = tok_stream_push(&t->stream, token, &t->held);
-        *ret_n = stop_scan(&t->stops, t->held.data ? t->held.data : "", t->held.len, &match);
-        if (match >= 0) {
-                *ret_stop = t->stops.text[match];
-                return "stop_string";
-        }
+                *ret_r = push_text(t, token);
         if (eog)
                 end = "stop";
         else if (t->n_generated >= t->max_tokens)
                 end = "length";
         else if (t->n_prompt + t->n_generated > m->n_ctx)
                 end = "context"; /* this token could not be evaluated any more */
-        if (!end)
-                return NULL;
         /* The last one: nothing can complete what was held back. All in one message, so that a replay neither repeats nor loses it. */
-        if (*ret_r == 0 && m->tok)
-                *ret_r = tok_stream_flush(&t->stream, &t->held);
-        *ret_n = t->held.len;
-        return end;
+        if (end && *ret_r == 0)
+                *ret_r = flush_text(t);
+        *ret_n = stop_scan(&t->stops, t->held.data ? t->held.data : "", t->held.len, &match);
+        if (match >= 0) {
+                *ret_stop = t->stops.text[match];
+                return "stop_string";
+        }
+        if (end)
+                *ret_n = t->held.len;
+        return end && strcmp(end, "stop") == 0 && t->n_calls ? "tool_calls" : end;
+}
+
+static void cancel(struct task *t, const char *reason) {
+        struct h_error err = {};
+
+        if (t->msg.type != WIRE_generate) {
+                h_error_set(&err, hearth_code_parse(reason), "the request was ended: %s", reason);
+                fail(t, -EHEARTH, &err, reason);
+                return;
+        }
+        /* What was held back for a stop string is text that the client may have. */
+        (void)flush_text(t);
+        if (t->held.len || t->reasoning.len)
+                reply_tokens(t, NULL, t->held.len);
+        finish(t, reason, NULL);
 }
 
 static void on_token(struct task *t, const struct eng_result *res, uint64_t now) {
@@ -134,8 +183,7 @@ static void on_token(struct task *t, const struct eng_result *res, uint64_t now)
                 fail(t, r, &err, "the answer's text");
                 return;
         }
-        reply_tokens(t, res, t->held.data, n);
-        buf_consume(&t->held, n);
+        reply_tokens(t, res, n);
         if (end) {
                 finish(t, end, stop);
                 return;
@@ -154,6 +202,7 @@ static bool replay_state(struct task *t, int *ret_r) {
 
                 end = advance(t, t->resume[i], &n, &stop, ret_r);
                 buf_consume(&t->held, n);
+                buf_clear(&t->reasoning);
                 if (end && *ret_r == 0) {
                         finish(t, end, stop);
                         return true;

@@ -35,6 +35,11 @@ struct task *task_unref(struct task *t) {
         free(t->roles);
         free(t->vectors);
         buf_free(&t->held);
+        buf_free(&t->reasoning);
+        toolcall_out_free(&t->parsed);
+        task_free_calls(t);
+        toolcall_parser_free(t->parser);
+        json_decref(t->tools);
         grammar_state_free(t->grammar_state);
         grammar_free(t->grammar);
         atomic_fetch_sub(&t->model->n_tasks, 1);
@@ -42,6 +47,17 @@ struct task *task_unref(struct task *t) {
         wmodel_unref(t->model);
         free(t);
         return NULL;
+}
+
+void task_free_calls(struct task *t) {
+        for (size_t i = 0; i < t->n_calls; i++) {
+                free(t->calls[i].id);
+                free(t->calls[i].name);
+                free(t->calls[i].args);
+        }
+        free(t->calls);
+        t->calls = NULL;
+        t->n_calls = 0;
 }
 
 static int need_tokenizer(const struct task *t, struct h_error *err) {
@@ -152,8 +168,54 @@ static unsigned bos_flag(const struct tok *tok, const struct tmpl_output *o) {
         return p && n && o->text.len >= n && memcmp(o->text.data, p, n) == 0 ? 0 : TOK_BOS;
 }
 
+/*
+ * Reads the answer's notation, where the template has one. Calls are looked for
+ * only if tools were offered: else what looks like one is just text.
+ */
+static int make_parser(struct task *t, const struct tmpl_output *out) {
+        struct toolcall_style style = t->model->style;
+
+        if (!t->tools)
+                style.family = NULL;
+        if (!style.family && !style.think)
+                return 0;
+        return toolcall_parser_new(style, out->text.data ? out->text.data : "", out->text.len, t->tools, t->seed, &t->parser);
+}
+
+/*
+ * Some templates build their control tokens around the role: '<|' + role + '|>'.
+ * So a role's usual names count as the template's own text; others, which a
+ * client could choose to spell any control token, don't.
+ */
+static bool usual_role(const char *p, size_t n) {
+        static const char *const roles[] = { "system", "developer", "user", "assistant", "model", "tool", "function", "ipython",
+                                             "observation" };
+
+        for (size_t i = 0; i < ELEMENTSOF(roles); i++)
+                if (strlen(roles[i]) == n && memcmp(roles[i], p, n) == 0)
+                        return true;
+        return false;
+}
+
+/* Segments as spans; neighbours of one kind become one, so that a token may lie across them. spans has room for all. */
+static size_t make_spans(const struct tmpl_output *out, struct tok_span *spans) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < out->n_seg; i++) {
+                const struct tmpl_segment *seg = &out->seg[i];
+                bool special = seg->trusted || usual_role(out->text.data + seg->off, seg->len);
+                unsigned flags = special ? TOK_SPECIAL : 0;
+
+                if (n && spans[n - 1].flags == flags)
+                        spans[n - 1].len += seg->len;
+                else if (seg->len)
+                        spans[n++] = (struct tok_span){ .len = seg->len, .flags = flags };
+        }
+        return n;
+}
+
 static int prepare_chat(struct task *t, struct h_error *err) {
-        _cleanup_(json_decrefp) json_t *messages = NULL, *tools = NULL, *vars = NULL;
+        _cleanup_(json_decrefp) json_t *messages = NULL, *vars = NULL;
         _cleanup_(freep) struct tok_span *spans = NULL;
         struct tmpl_output out = {};
         struct tmpl_input in;
@@ -166,20 +228,20 @@ static int prepare_chat(struct task *t, struct h_error *err) {
                 return h_error_set(err, HEARTH_E_template_missing,
                                    "%s has no chat template; use it with kind `complete`", t->name);
         }
-        r = chat_input(t, &messages, &tools, &vars, err);
+        r = chat_input(t, &messages, &t->tools, &vars, err);
         if (r < 0)
                 return r;
-        in = (struct tmpl_input){ .messages = messages, .tools = tools, .vars = vars, .now = (int64_t)time(NULL) };
+        in = (struct tmpl_input){ .messages = messages, .tools = t->tools, .vars = vars, .now = (int64_t)time(NULL) };
         r = tmpl_render(t->model->tmpl, &in, &out, err);
         if (r == 0) {
                 spans = h_new0(struct tok_span, out.n_seg);
                 r = spans ? 0 : -ENOMEM;
         }
-        for (size_t i = 0; r == 0 && i < out.n_seg; i++)
-                spans[i] = (struct tok_span){ .len = out.seg[i].len, .flags = out.seg[i].trusted ? TOK_SPECIAL : 0 };
         if (r == 0)
-                r = tok_encode_spans(t->model->tok, out.text.data ? out.text.data : "", spans, out.n_seg,
+                r = tok_encode_spans(t->model->tok, out.text.data ? out.text.data : "", spans, make_spans(&out, spans),
                                      bos_flag(t->model->tok, &out), &t->feed);
+        if (r == 0)
+                r = make_parser(t, &out);
         tmpl_output_free(&out);
         return r;
 }
@@ -335,7 +397,7 @@ static int prepare_generate(struct task *t, struct h_error *err) {
         if (r == 0 && t->feed.n > t->model->n_ctx)
                 return h_error_set(err, HEARTH_E_internal, "more tokens to replay than the context holds");
         if (t->model->tok)
-                tok_stream_init(&t->stream, t->model->tok, 0);
+                tok_stream_init(&t->stream, t->model->tok, TOK_CONTINUE | (t->parser ? TOK_SPECIAL : 0));
         return r;
 }
 

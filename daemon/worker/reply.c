@@ -166,7 +166,7 @@ static void fill_tops(struct tops *t, const struct task *task, const struct eng_
         t->item.n_texts = n;
 }
 
-void reply_tokens(struct task *t, const struct eng_result *res, const char *text, size_t n) {
+void reply_tokens(struct task *t, const struct eng_result *res, size_t n) {
         const struct wire_generate *g = t->msg.body;
         _cleanup_(buf_free) struct buf b = {}, frame = {};
         struct wire_tokens msg;
@@ -177,8 +177,12 @@ void reply_tokens(struct task *t, const struct eng_result *res, const char *text
         wire_init_tokens(&msg);
         wk_init_out(&out);
         if (n) {
-                msg.text = text;
+                msg.text = t->held.data;
                 msg.n_text = n;
+        }
+        if (t->reasoning.len) {
+                msg.reasoning = t->reasoning.data;
+                msg.n_reasoning = t->reasoning.len;
         }
         if (res) {
                 msg.ids = out.ids = &res->token;
@@ -199,6 +203,8 @@ void reply_tokens(struct task *t, const struct eng_result *res, const char *text
         }
         if (r == 0)
                 outbox_push(&t->worker->out, &b);
+        buf_consume(&t->held, n);
+        buf_clear(&t->reasoning);
 }
 
 /* ---- ends ---- */
@@ -229,10 +235,22 @@ void reply_frame(struct task *t, struct buf *frame) {
 }
 
 void reply_finish(struct task *t, const char *finish, const char *stop_string) {
+        _cleanup_(freep) struct wire_tool_call *calls = h_new0(struct wire_tool_call, t->n_calls);
         _cleanup_(buf_free) struct buf frame = {};
         struct wire_generate_reply msg;
         struct h_error err = {};
         int r;
+
+        if (!calls) {
+                fail(t, -ENOMEM, "encoding the answer's end");
+                return;
+        }
+        for (size_t i = 0; i < t->n_calls; i++) {
+                wire_init_tool_call(&calls[i]);
+                calls[i].id = t->calls[i].id;
+                calls[i].name = t->calls[i].name;
+                calls[i].arguments = t->calls[i].args;
+        }
 
         wire_init_generate_reply(&msg);
         msg.finish = finish;
@@ -247,6 +265,8 @@ void reply_finish(struct task *t, const char *finish, const char *stop_string) {
                 msg.decode_us = t->last_us - t->first_us;
         }
         msg.seed = t->seed;
+        msg.tool_calls = t->n_calls ? calls : NULL;
+        msg.n_tool_calls = t->n_calls;
         r = wire_encode_generate_reply(&frame, t->msg.id, &msg, &err);
         if (r < 0)
                 fail(t, r, "encoding the answer's end");

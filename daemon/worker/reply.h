@@ -9,8 +9,8 @@ void reply_model_error(struct worker *w, uint32_t key, const struct h_error *err
 
 void reply_accepted(struct task *t);
 void reply_progress(struct task *t); /* prompt tokens evaluated so far, for `ps` */
-/* r: NULL, or the sampled token with what was asked about it. */
-void reply_tokens(struct task *t, const struct eng_result *r, const char *text, size_t n);
+/* r: NULL, or the sampled token with what was asked about it. n bytes of t->held and all of t->reasoning go with it. */
+void reply_tokens(struct task *t, const struct eng_result *r, size_t n);
 void reply_finish(struct task *t, const char *finish, const char *stop_string);
 void reply_embeddings(struct task *t);
 /* *frame: the client's final message (emptied). */

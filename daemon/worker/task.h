@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/text/grammar.h"
 #include "engine/text/tokenizer.h"
+#include "engine/text/toolcall.h"
 #include "ipc/schema.h"
 #include "ipc/wire.h"
 
@@ -59,6 +60,8 @@ struct task {
         struct grammar *grammar;
         struct grammar_state *grammar_state;
         uint64_t *mask;
+        struct toolcall_parser *parser; /* chat: reads thoughts and tool calls out of the text; NULL: the template has none */
+        json_t *tools;
 
         /* by the engine thread */
         enum task_state state;
@@ -72,12 +75,18 @@ struct task {
         uint64_t n_generated, n_sent;
         struct tok_stream stream;
         struct buf held;       /* text not given out: it may become a stop string */
+        struct buf reasoning;  /* thoughts not given out */
+        struct toolcall_out parsed;
+        struct toolcall *calls; /* found so far */
+        size_t n_calls;
         uint64_t fed_us, first_us, last_us, prefill_us;
         float *vectors;        /* embed: [n_ends, n_embd] */
 };
 
 struct task *task_ref(struct task *t);
 struct task *task_unref(struct task *t); /* NULL; from any thread */
+
+void task_free_calls(struct task *t);
 
 /* Fills in what the engine needs, or replies and drops it. On a text thread. */
 void task_prepare(struct job *j);

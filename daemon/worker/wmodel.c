@@ -57,6 +57,8 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
 }
 
 static int open_all(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
+        const char *src;
+        size_t n;
         int r = eng_image_open(m->fd, true, &m->image, err);
 
         m->fd = fd_close(m->fd); /* the mapping keeps it */
@@ -68,6 +70,9 @@ static int open_all(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) 
         m->info = *eng_model_info(m->model);
         m->tok = eng_model_tokenizer(m->model);
         m->tmpl = eng_model_template(m->model, &m->tmpl_err);
+        src = eng_model_template_source(m->model, &n);
+        if (src)
+                m->style = toolcall_detect(src, n);
         return open_context(m, ret_bytes, err);
 }
 

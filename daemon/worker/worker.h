@@ -40,6 +40,7 @@ struct wmodel {
         const struct tok *tok;
         const struct tmpl *tmpl; /* NULL: none that can be used; why is in tmpl_err */
         struct h_error tmpl_err;
+        struct toolcall_style style;
         struct grammar_vocab *vocab; /* made by the first request with a grammar; under text_lock */
         pthread_mutex_t text_lock;
         struct eng_model_info info;

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The broker's parts that need no loop: configuration, names, the ledger, quotas, the socket's rules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+#include "daemon/broker/cache.h"
+#include "daemon/broker/config.h"
+#include "daemon/broker/ledger.h"
+#include "daemon/broker/registry.h"
+#include "daemon/broker/user.h"
+
+static char *dir(void) {
+        static char path[64];
+
+        strcpy(path, "/tmp/hth-unit-XXXXXX");
+        assert_non_null(mkdtemp(path));
+        return path;
+}
+
+static void put(const char *d, const char *name, const char *text) {
+        char path[256];
+        FILE *f;
+
+        snprintf(path, sizeof(path), "%s/%s", d, name);
+        f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(text, f);
+        fclose(f);
+}
+
+static void erase(const char *d) {
+        char cmd[128];
+
+        snprintf(cmd, sizeof(cmd), "rm -r %s", d);
+        assert_int_equal(system(cmd), 0);
+}
+
+/* ---- configuration ---- */
+
+static void test_sizes_and_times(void **state) {
+        static const struct { const char *s; bool ok; uint64_t v; } sizes[] = {
+                { "0", true, 0 }, { "512", true, 512 }, { "3K", true, 3072 }, { "2 MiB", true, 2 << 20 }, { "1GB", true, 1000000000 },
+                { "16384T", true, UINT64_C(1) << 54 }, { "99999999999999999999", false, 0 }, { "18446744073709551615K", false, 0 },
+                { "", false, 0 }, { "-1", false, 0 }, { "1.5G", false, 0 }, { "1 parsec", false, 0 },
+        }, times[] = {
+                { "250ms", true, 250 }, { "90s", true, 90000 }, { "5 min", true, 300000 }, { "2h", true, 7200000 }, { "never", true, 0 },
+                { "5", false, 0 }, { "s", false, 0 }, { "1d", false, 0 },
+        };
+        uint64_t v;
+
+        for (size_t i = 0; i < ELEMENTSOF(sizes); i++) {
+                v = 0;
+                assert_int_equal(config_parse_bytes(sizes[i].s, &v), sizes[i].ok);
+                if (sizes[i].ok)
+                        assert_int_equal(v, sizes[i].v);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(times); i++) {
+                v = 0;
+                assert_int_equal(config_parse_time(times[i].s, &v), times[i].ok);
+                if (times[i].ok)
+                        assert_int_equal(v, times[i].v);
+        }
+}
+
+static int load_text(struct config *c, const char *text, struct h_error *err) {
+        char path[128], *d = dir();
+        int r;
+
+        put(d, "c", text);
+        snprintf(path, sizeof(path), "%s/c", d);
+        config_init(c);
+        r = config_load(c, path, err);
+        erase(d);
+        return r;
+}
+
+static void test_config(void **state) {
+        struct h_error err = {};
+        struct config c;
+
+        assert_int_equal(load_text(&c, "[daemon]\nmodel_dir = /a\nmodel_dir = /b\nhost_budget = 2G\n"
+                                       "[models]\nslots = 6\n[model x]\npinned = yes\ncontext = 99\n", &err), 0);
+        assert_int_equal(c.n_model_dirs, 2);
+        assert_string_equal(c.model_dirs[1], "/b");
+        assert_int_equal(c.host_budget, UINT64_C(2) << 30);
+        assert_true(config_model_of(&c, "x")->pinned);
+        assert_int_equal(config_model_of(&c, "x")->slots, 6);
+        assert_int_equal(config_model_of(&c, "x")->context, 99);
+        assert_false(config_model_of(&c, "y")->pinned);
+        config_done(&c);
+}
+
+/* The first mistake is told with its line, also if later lines are good. */
+static void test_config_mistakes(void **state) {
+        static const struct { const char *text, *names; } rows[] = {
+                { "[limits]\nconections = 3\nconnections = 4\n", ":2: [limits] has no key \"conections\"" },
+                { "[limit]\nconnections = 3\n", "[limit] has no key" },
+                { "[daemon]\nlog_level = loud\n", "log_level is one of" },
+                { "\n\n[models]\nslots = 0\n", ":4: slots is a number from 1" },
+                { "[models]\npinned = perhaps\n", "yes or no" },
+                { "[daemon]\nhost_budget = much\n", "host_budget is a size" },
+                { "nonsense\n", ":1: " },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
+                struct h_error err = {};
+                struct config c;
+
+                assert_int_equal(load_text(&c, rows[i].text, &err), -EHEARTH);
+                assert_int_equal(err.code, HEARTH_E_bad_request);
+                if (!strstr(err.message, rows[i].names))
+                        fail_msg("\"%s\" does not say \"%s\"", err.message, rows[i].names);
+                config_done(&c);
+        }
+}
+
+/* The shipped file names every default in a comment: with the comment signs gone it is still right, and changes nothing. */
+static void test_shipped_file(void **state) {
+        struct h_error err = {};
+        struct config c, d;
+        char line[256], text[8192] = "";
+        FILE *f = fopen(SHIPPED_CONF, "r");
+
+        assert_non_null(f);
+        while (fgets(line, sizeof(line), f)) {
+                bool setting = line[0] == '#' && line[1] != ' ' && strchr(line, '=') && !strstr(line, "host_budget");
+                strcat(text, setting ? line + 1 : line);
+        }
+        fclose(f);
+        if (load_text(&c, text, &err) < 0)
+                fail_msg("%s", err.message);
+        config_init(&d);
+        assert_int_equal(c.n_model_dirs, 1);
+        assert_int_equal(c.log_level, d.log_level);
+        assert_int_equal(c.threads, d.threads);
+        assert_int_equal(c.hang_timeout, d.hang_timeout);
+        assert_int_equal(c.stall_timeout, d.stall_timeout);
+        assert_int_equal(c.hello_timeout, d.hello_timeout);
+        assert_int_equal(c.max_connections, d.max_connections);
+        assert_int_equal(c.max_connections_per_uid, d.max_connections_per_uid);
+        assert_int_equal(c.max_requests_per_uid, d.max_requests_per_uid);
+        assert_int_equal(c.max_bytes_per_uid, d.max_bytes_per_uid);
+        assert_int_equal(c.max_slots_per_uid, d.max_slots_per_uid);
+        assert_int_equal(c.model.context, d.model.context);
+        assert_int_equal(c.model.slots, d.model.slots);
+        assert_int_equal(c.model.idle_timeout, d.model.idle_timeout);
+        assert_int_equal(c.model.pinned, d.model.pinned);
+        config_done(&c);
+}
+
+/* ---- names ---- */
+
+static void test_distance(void **state) {
+        assert_int_equal(registry_distance("smollm2", "smollm2", 3), 0);
+        assert_int_equal(registry_distance("smolm2", "smollm2", 3), 1);
+        assert_int_equal(registry_distance("SMOLLM2", "smollm2", 3), 0);
+        assert_int_equal(registry_distance("smolml2", "smollm2", 3), 1); /* neighbours swapped */
+        assert_int_equal(registry_distance("", "abc", 5), 3);
+        assert_int_equal(registry_distance("abc", "", 5), 3);
+        assert_int_equal(registry_distance("kitten", "sitting", 9), 3);
+        assert_int_equal(registry_distance("kitten", "sitting", 1), 2); /* not further than asked */
+}
+
+static void test_scan(void **state) {
+        const char *d = dir(), *dirs[] = { "/nonexistent", d };
+        struct registry_list l;
+
+        put(d, "b.gguf", "12345");
+        put(d, "a-00001-of-00002.gguf", "123");
+        put(d, "a-00002-of-00002.gguf", "1234");
+        put(d, ".hidden.gguf", "");
+        put(d, "readme.txt", "");
+        put(d, "C.GGUF", "1");
+        assert_int_equal(registry_scan(dirs, 2, &l), 0);
+        assert_int_equal(l.n, 3);
+        assert_string_equal(l.v[0].name, "C");
+        assert_string_equal(l.v[1].name, "a");
+        assert_int_equal(l.v[1].n_parts, 2);
+        assert_int_equal(l.v[1].bytes, 7);
+        assert_string_equal(l.v[2].name, "b");
+        registry_list_free(&l);
+        erase(d);
+}
+
+static void test_open(void **state) {
+        const char *d = dir(), *dirs[] = { d };
+        struct source *s = NULL;
+        struct names near = {};
+        struct h_error err = {};
+
+        put(d, "one.gguf", "12345");
+        put(d, "two-00001-of-00002.gguf", "1");
+        put(d, "two-00002-of-00002.gguf", "22");
+        assert_int_equal(registry_open(dirs, 1, "one", &s, NULL, &err), 0);
+        assert_int_equal(s->n, 1);
+        assert_int_equal(s->keys[0].size, 5);
+        source_free(s);
+        assert_int_equal(registry_open(dirs, 1, "two", &s, NULL, &err), 0);
+        assert_int_equal(s->n, 2);
+        assert_int_equal(s->bytes, 3);
+        source_free(s);
+        assert_int_equal(registry_open(dirs, 1, "tow", &s, &near, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_unknown_model);
+        assert_true(near.n >= 1);
+        assert_string_equal(near.v[0], "two");
+        names_free(&near);
+        err = (struct h_error){};
+        assert_int_equal(registry_open(dirs, 1, "../one", &s, NULL, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_bad_request);
+        erase(d);
+}
+
+/* ---- memory and quotas ---- */
+
+static void test_ledger(void **state) {
+        struct reservation a = {}, b = {}, c = {};
+        struct h_error err = {};
+        struct ledger l;
+        char held[128];
+
+        ledger_init(&l, 1000);
+        assert_int_equal(ledger_reserve(&l, &a, 600, "first", &err), 0);
+        assert_int_equal(ledger_reserve(&l, &b, 401, "second", &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_model_no_memory);
+        assert_int_equal(err.needed, 401);
+        assert_int_equal(err.available, 400);
+        assert_non_null(strstr(err.message, "first 600 B"));
+        assert_int_equal(l.used, 600);
+        assert_int_equal(ledger_reserve(&l, &b, UINT64_MAX, "huge", NULL), -EHEARTH);
+        assert_int_equal(ledger_reserve(&l, &b, 400, "first", &err), 0);
+        ledger_holders(&l, NULL, held, sizeof(held));
+        assert_string_equal(held, "first 1.0 kB"); /* one holder's parts are one sum */
+        ledger_move(&a, &c);
+        ledger_release(&a);
+        assert_int_equal(l.used, 1000);
+        ledger_release(&c);
+        ledger_release(&c);
+        ledger_release(&b);
+        assert_int_equal(l.used, 0);
+}
+
+static void test_cache_knows_a_copy(void **state) {
+        struct source one = { .n = 1, .keys = { { .dev = 1, .ino = 2, .size = 3, .mtime_ns = 4, .ctime_ns = 5 } } }, other = one;
+        struct fill_result r = { .memfd = -1, .bytes = 10, .hash = { 7 } }, again = r;
+        struct reservation held = {};
+        struct content *a, *b;
+        struct ledger l;
+        struct cache c;
+        bool known;
+
+        ledger_init(&l, 0);
+        cache_init(&c);
+        other.keys[0].ino = 99;
+        assert_null(cache_find(&c, &one));
+        assert_int_equal(ledger_reserve(&l, &held, 10, "a", NULL), 0);
+        a = cache_add(&c, &one, &r, &held, &known);
+        assert_non_null(a);
+        assert_false(known);
+        assert_null(cache_find(&c, &other));
+        assert_int_equal(ledger_reserve(&l, &held, 10, "a", NULL), 0);
+        b = cache_add(&c, &other, &again, &held, &known);
+        assert_true(known);
+        assert_ptr_equal(a, b);
+        assert_int_equal(l.used, 10); /* the second copy was given back */
+        content_unref(&c, b);
+        b = cache_find(&c, &other);
+        assert_ptr_equal(a, b);
+        content_unref(&c, b);
+        one.keys[0].mtime_ns++;
+        assert_null(cache_find(&c, &one)); /* touched: may be anything */
+        content_unref(&c, a);
+        assert_int_equal(l.used, 0);
+        assert_null(cache_find(&c, &other));
+        cache_done(&c);
+}
+
+static void test_quotas(void **state) {
+        struct h_error err = {};
+        struct config c;
+        struct users us;
+        struct user *u;
+
+        config_init(&c);
+        c.max_connections_per_uid = 2;
+        c.max_requests_per_uid = 1;
+        c.max_bytes_per_uid = 100;
+        users_init(&us, &c);
+        u = user_get(&us, 7);
+        assert_ptr_equal(user_get(&us, 7), u);
+        user_unref(u);
+        assert_int_equal(user_charge_connection(&us, u, &err), 0);
+        assert_int_equal(user_charge_connection(&us, u, &err), 0);
+        assert_int_equal(user_charge_connection(&us, u, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_quota);
+        assert_int_equal(user_charge_request(&us, u, 101, NULL), -EHEARTH);
+        assert_int_equal(u->bytes, 0);
+        assert_int_equal(user_charge_request(&us, u, 60, NULL), 0);
+        assert_int_equal(user_charge_request(&us, u, 1, NULL), -EHEARTH);
+        assert_int_equal(user_charge_bytes(&us, u, SIZE_MAX, NULL), -EHEARTH);
+        assert_int_equal(user_charge_bytes(&us, u, 40, NULL), 0);
+        assert_int_equal(u->bytes, 100);
+        assert_null(user_unref(u));
+        config_done(&c);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
+                cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
+                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_quotas),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
