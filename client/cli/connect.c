@@ -172,6 +172,10 @@ int cli_connect(struct cli *c, enum cli_start start) {
         }
         if (c->client)
                 return 0;
+        if (nobody_there(r) && wanted && *wanted)
+                return cli_fail(c, EX_UNAVAILABLE, "no daemon at %s. Start it: hearthd --user --socket %s &", c->socket, c->socket);
+        if (nobody_there(r) && strcmp(c->socket, SOCKPATH_SYSTEM) == 0)
+                return cli_fail(c, EX_UNAVAILABLE, "no daemon at %s. Start it: sudo systemctl start hearthd.socket", c->socket);
         if (nobody_there(r))
                 return cli_fail(c, EX_UNAVAILABLE,
                                 "no daemon at %s. Start it: systemctl --user start hearthd.socket, or: hearthd --user &", c->socket);

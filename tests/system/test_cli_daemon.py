@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -197,6 +198,27 @@ def test_inspect():
         assert b"general.architecture" in r.stdout and b"blk.0.attn_q.weight" in r.stdout, r.stdout
         check(w.run("inspect", "/dev/null"), 66, "not a regular file")
         check(w.run("inspect", "/nonexistent.gguf"), 66)
+
+
+def test_doctor():
+    """says what is missing; finds a socket that nobody listens on"""
+    with World() as w:
+        r = w.run("doctor")
+        check(r, 78, "")
+        assert "is not there: no daemon runs" in r.stdout.decode(), r
+        w.run("load", "tiny")
+        r = w.run("doctor")
+        out = r.stdout.decode()
+        assert "✓ socket" in out and "✓ worker" in out and "✓ models     1 can be used" in out, r
+    with private_dir() as d:
+        os.mkdir(f"{d}/hearth")
+        s = socket.socket(socket.AF_UNIX)
+        s.bind(f"{d}/hearth/hearth.sock")
+        s.close()
+        r = subprocess.run([HEARTH, "doctor"], env=environment(d), capture_output=True, timeout=60)
+        assert r.returncode == 78 and "nobody listens" in r.stdout.decode(), r
+        r = subprocess.run([HEARTH, "ps"], env=environment(d), capture_output=True, timeout=60)
+        check(r, 69, "hearth: no daemon at")
 
 
 def test_daemon_that_cant_start():
