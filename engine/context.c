@@ -167,6 +167,26 @@ static void place_state(struct eng_context *c) {
         }
 }
 
+/*
+ * A device's memory may hold anything, and a masked position times a NaN is a
+ * NaN. Host memory is left untouched: pages that no position reaches stay
+ * unused, and the CPU's kernels read no position that wasn't written.
+ */
+static int clear_device(struct eng_context *c, const struct context_plan *p) {
+        const struct k_ops *ops = c->dev->ops;
+        int r = 0;
+
+        if (c->m->d->o.backend == ENG_CPU)
+                return 0;
+        if (c->mem_kv)
+                r = ops->zero(c->dev, c->mem_kv, p->kv);
+        if (r >= 0 && c->mem_draft)
+                r = ops->zero(c->dev, c->mem_draft, p->draft);
+        if (r >= 0 && c->mem_state)
+                r = ops->zero(c->dev, c->mem_state, p->state);
+        return r;
+}
+
 static int open_context(struct eng_context *c, const struct context_plan *p, struct h_error *err) {
         const struct eng_desc *d = c->m->desc;
         struct eng_forward_limits fl = { .n_rows = p->l.n_rows, .n_ctx = p->l.n_ctx };
@@ -191,6 +211,9 @@ static int open_context(struct eng_context *c, const struct context_plan *p, str
                 return r;
         place_kv(c);
         place_state(c);
+        r = clear_device(c, p);
+        if (r < 0)
+                return r;
         work = c->mem_work;
         c->logits = (float *)(work + p->forward);
         if (p->hidden) {

@@ -51,6 +51,9 @@ static int check_wants(const struct eng_context *c, const struct eng_item *it, s
                 if (d->pooling == ENG_POOL_MEAN && q->pool_len != q->len)
                         return refuse(err, -EINVAL, bad_request, q->pool_len, q->len,
                                       "item %zu: a mean needs a sequence fed from its start", i);
+                if (d->pooling == ENG_POOL_CLS && q->len > 0)
+                        return refuse(err, -EINVAL, bad_request, q->len, 0,
+                                      "item %zu: this model's embedding is its first token's, fed in the same step", i);
         }
         return 0;
 }
@@ -180,7 +183,7 @@ static void mean_rows(struct sequence *q, const float *rows, uint32_t n, uint32_
         q->pool_len += n;
 }
 
-/* The pooled vector after the item's rows; CLS is the sequence's first row, seen in the step that fed it. */
+/* The pooled vector after the item's rows; for CLS the item is the sequence's start (checked). */
 static const float *pool(struct eng_context *c, const struct eng_item *it, uint32_t i) {
         const struct eng_desc *d = c->m->desc;
         struct sequence *q = &c->seq[it->seq.index];

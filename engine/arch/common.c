@@ -39,6 +39,8 @@ static void per_layer(struct arch_ctx *c, const char *key, uint32_t *v, uint32_t
 }
 
 int arch_header(struct arch_ctx *c) {
+        /* none, mean, cls, last, rank: a model that ranks gives no embedding here */
+        static const enum eng_pooling pools[] = { ENG_POOL_NONE, ENG_POOL_MEAN, ENG_POOL_CLS, ENG_POOL_LAST, ENG_POOL_NONE };
         struct eng_desc *d = c->d;
 
         d->n_embd = key_range_req(c, "%s.embedding_length", 1, ARCH_MAX_DIM);
@@ -82,7 +84,7 @@ int arch_header(struct arch_ctx *c) {
         c->n_rot = key_range(c, "%s.rope.dimension_count", c->dk, 0, ARCH_MAX_DIM);
         d->embed_scale = d->residual_scale = d->logit_scale = 1.0f;
         d->norm_eps = 1e-6f;
-        d->pooling = ENG_POOL_NONE;
+        d->pooling = pools[key_range(c, "%s.pooling_type", 0, 0, 4)];
         return c->r;
 }
 

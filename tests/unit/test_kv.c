@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "engine/context.h"
+#include "tests/unit/make_gguf.h"
 #include "tests/unit/open_model.h"
 
 #define PLAIN TEST_DATA "/oracle/models/llama-q8_0.gguf"
@@ -453,11 +454,109 @@ static void test_window_pages(void **state) {
         eng_context_free(c);
 }
 
+/* ---- embeddings ----------------------------------------------------------------------- */
+
+/* The plain model with one more key, as a file in memory. */
+static int pooled_file(uint32_t pooling) {
+        int in = open(PLAIN, O_RDONLY | O_CLOEXEC), out = memfd_create("pooled", MFD_CLOEXEC);
+        struct buf b = { 0 };
+        size_t n = (size_t)lseek(in, 0, SEEK_END), n_data;
+        char *p = malloc(n);
+        struct gguf *g = NULL;
+
+        assert_int_equal(pread(in, p, n, 0), (ssize_t)n);
+        assert_int_equal(gguf_parse(p, n, n, &g, NULL), 0);
+        put_header(&b, 3, g->n_tensors, g->n_kv + 1);
+        put(&b, p + g->kv_offset, g->kv_end - g->kv_offset);
+        kv_u32(&b, "llama.pooling_type", pooling);
+        n_data = n - g->data_offset;
+        /* The tensors' rows follow the keys and are relative to the data. */
+        for (size_t i = 0; i < g->n_tensors; i++) {
+                const struct gguf_tensor *t = &g->tensors[i];
+                char name[128] = { 0 };
+                memcpy(name, t->name.p, t->name.n);
+                tensor_info(&b, name, t->n_dims, t->dim, k_type_gguf(t->type), t->offset - g->data_offset);
+        }
+        pad(&b, g->alignment);
+        put(&b, p + g->data_offset, n_data);
+        assert_int_equal(pwrite(out, b.data, b.len, 0), (ssize_t)b.len);
+        gguf_free(g);
+        free(p);
+        buf_free(&b);
+        close(in);
+        return out;
+}
+
+/* Embeds token(0..n) in chunks; false if the step was refused. */
+static bool embed(struct eng_context *c, uint32_t n, uint32_t chunk, float *ret) {
+        struct eng_result res = { 0 };
+        uint32_t ids[64];
+        eng_seq s = new_seq(c);
+        int r = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+                ids[i] = token(i);
+        for (uint32_t at = 0; r == 0 && at < n; at += chunk) {
+                struct eng_item it = { .seq = s, .tokens = ids + at, .n = MIN(chunk, n - at), .want = ENG_WANT_EMBEDDING };
+                r = eng_step(c, &it, 1, &res, NULL);
+        }
+        if (r == 0)
+                memcpy(ret, res.embedding, eng_model_info(m.model)->n_embd * sizeof(float));
+        eng_seq_free(c, s);
+        return r == 0;
+}
+
+static void test_pooling(void **state) {
+        static const uint32_t kinds[] = { 3, 1, 2 }; /* last, mean, cls */
+        struct eng_limits l = { .n_places = 1, .n_ctx = 64, .n_rows = 64 };
+        enum { N = 21 };
+        uint32_t n_embd = eng_model_info(m.model)->n_embd;
+        float *last = malloc(N * n_embd * 4), *a = malloc(n_embd * 4), *b = malloc(n_embd * 4);
+
+        for (size_t k = 0; k < ELEMENTSOF(kinds); k++) {
+                int fd = pooled_file(kinds[k]);
+                char path[64];
+                struct eng_context *c;
+
+                close_model(&m);
+                snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+                assert_int_equal(open_named(NULL, path), 0);
+                assert_true(eng_model_info(m.model)->can_embed && eng_model_info(m.model)->can_generate);
+                c = context(&l);
+                assert_true(embed(c, N, N, a));
+                if (kinds[k] == 3) {
+                        for (uint32_t i = 0; i < N; i++)
+                                assert_true(embed(c, i + 1, 64, last + i * n_embd));
+                        assert_memory_equal(a, last + (N - 1) * n_embd, n_embd * 4);
+                }
+                if (kinds[k] == 1)
+                        for (uint32_t j = 0; j < n_embd; j++) {
+                                double sum = 0;
+                                for (uint32_t i = 0; i < N; i++)
+                                        sum += (double)last[i * n_embd + j];
+                                assert_true(a[j] == (float)(sum / N));
+                        }
+                if (kinds[k] == 2) {
+                        assert_memory_equal(a, last, n_embd * 4);
+                        assert_false(embed(c, N, 5, b)); /* the first token is of an earlier step */
+                } else {
+                        assert_true(embed(c, N, 5, b));
+                        assert_memory_equal(a, b, n_embd * 4);
+                }
+                eng_context_free(c);
+                close(fd);
+        }
+        free(last);
+        free(a);
+        free(b);
+}
+
 int main(void) {
         const struct CMUnitTest plain[] = {
                 cmocka_unit_test(test_plan), cmocka_unit_test(test_limits), cmocka_unit_test(test_no_memory),
                 cmocka_unit_test(test_step_allocates_nothing), cmocka_unit_test(test_fork),
                 cmocka_unit_test(test_pages_add_up), cmocka_unit_test(test_handles), cmocka_unit_test(test_refusals),
+                cmocka_unit_test(test_pooling),
         };
         const struct CMUnitTest windows[] = {
                 cmocka_unit_test(test_plan), cmocka_unit_test(test_step_allocates_nothing), cmocka_unit_test(test_fork),
