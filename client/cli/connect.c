@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -67,13 +68,23 @@ static int make_socket_dir(struct cli *c) {
         return r < 0 ? cli_fail(c, EX_OSERR, "%s", strerror(-r)) : 0;
 }
 
-static void run_daemon(const char *program, const char *socket, const char *log) {
-        sigset_t none;
-        int null = open("/dev/null", O_RDWR | O_CLOEXEC), out = -1;
+/* Where the daemon's messages go; in memory if they can't go beside the socket, so that a failure can still be told. */
+static int open_log(const char *path) {
+        int fd = path ? open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
 
-        if (log)
-                out = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (setsid() < 0 || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(out >= 0 ? out : null, 2) < 0)
+        if (fd < 0) {
+                fd = memfd_create("hearthd.log", MFD_CLOEXEC);
+                if (fd >= 0)
+                        (void)fcntl(fd, F_SETFL, O_APPEND);
+        }
+        return fd;
+}
+
+static void run_daemon(const char *program, const char *socket, int log) {
+        sigset_t none;
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+        if (setsid() < 0 || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log >= 0 ? log : null, 2) < 0)
                 _exit(EX_OSERR);
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
@@ -86,19 +97,17 @@ static void run_daemon(const char *program, const char *socket, const char *log)
 }
 
 /* The last line the daemon wrote, without its end. */
-static void last_line(const char *path, char *ret, size_t n) {
+static void last_line(int log, char *ret, size_t n) {
         struct buf b = {};
-        int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
         char *line;
 
         ret[0] = 0;
-        if (fd >= 0 && cli_read_fd(fd, &b) == 0 && b.len > 0) {
+        if (log >= 0 && lseek(log, 0, SEEK_SET) == 0 && cli_read_fd(log, &b) == 0 && b.len > 0) {
                 while (b.len > 0 && b.data[b.len - 1] == '\n')
                         b.data[--b.len] = 0;
                 line = strrchr(b.data, '\n');
                 snprintf(ret, n, "%s", line ? line + 1 : b.data);
         }
-        fd_close(fd);
         buf_free(&b);
 }
 
@@ -115,7 +124,8 @@ static int open_connection(struct cli *c) {
 
 static int start_daemon(struct cli *c) {
         _cleanup_(freep) char *program = cli_find_program(c, "../daemon", HEARTH_BINDIR, "hearthd");
-        _cleanup_(freep) char *log = log_path(c->socket);
+        _cleanup_(freep) char *log_name = log_path(c->socket);
+        _cleanup_(fd_closep) int log = -1;
         uint64_t start = cli_now_us(), exited = 0;
         char line[400];
         pid_t pid;
@@ -126,6 +136,7 @@ static int start_daemon(struct cli *c) {
         r = make_socket_dir(c);
         if (r)
                 return r;
+        log = open_log(log_name);
         pid = fork();
         if (pid < 0)
                 return cli_fail(c, EX_OSERR, "starting %s: %s", program, strerror(errno));
@@ -149,7 +160,7 @@ static int start_daemon(struct cli *c) {
         if (exited)
                 return cli_fail(c, EX_UNAVAILABLE, "%s did not start%s%s", program, line[0] ? ": " : "", line);
         return cli_fail(c, EX_UNAVAILABLE, "%s was started but does not listen at %s after %d s. Its messages: %s", program,
-                        c->socket, START_TIMEOUT_US / 1000000, log ? log : "none");
+                        c->socket, START_TIMEOUT_US / 1000000, log_name ? log_name : "none");
 }
 
 int cli_connect(struct cli *c, enum cli_start start) {

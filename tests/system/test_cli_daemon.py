@@ -228,7 +228,7 @@ def test_daemon_that_cant_start():
         r = w.run("ps")
         check(r, 69, "hearth: no daemon at")
         r = w.run("run", "tiny", "x")
-        check(r, 69, "hearthd did not start")
+        check(r, 69, "hearthd did not start: ")
         w.env.pop("HEARTH_SOCKET")
 
 

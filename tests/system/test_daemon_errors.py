@@ -315,19 +315,40 @@ def from_the_command_line():
     with private_dir() as home:
         env = {"HOME": home, "XDG_RUNTIME_DIR": home, "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
-        def cli(case, *arguments):
-            r = subprocess.run([HEARTH, *arguments], env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        def cli(case, *arguments, **kw):
+            r = subprocess.run([HEARTH, *arguments], env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **kw)
             assert r.returncode != 0 and r.stdout == "", r
-            check(case, {69: "no_daemon", 66: "model_not_found", 77: "permission"}.get(r.returncode, r.returncode), r.stderr.strip())
+            codes = {64: "bad_request", 66: "model_not_found", 69: "no_daemon", 77: "permission"}
+            check(case, codes.get(r.returncode, r.returncode), r.stderr.strip())
 
         cli("cli-no-daemon", "status")
+        cli("cli-no-daemon-there", "status", "--socket", f"{home}/own.sock")
+        cli("cli-daemon-not-started", "models", "--socket", f"{home}/no/dir/own.sock")
         cli("cli-missing-file", "run", "./no-such-model.gguf", "hello")
-        if os.getuid() != 0:
-            with daemon() as d:
-                os.chmod(d.path, 0)
-                cli("cli-permission", "--socket", d.path, "status")
-        else:
-            SEEN.add("cli-permission")
+        part = pathlib.Path(home) / "m-00001-of-00002.gguf"
+        part.write_bytes(b"GGUF")
+        cli("cli-missing-part", "run", str(part), "hello")
+        cli("cli-not-a-file", "run", "/dev/null", "hello")
+        cli("cli-unknown-command", "rnu")
+        cli("cli-unknown-option", "run", "--temprature", "1")
+        cli("cli-bad-value", "run", "--temperature", "hot", "m", "p")
+        cli("cli-no-prompt", "run")
+        cli_permission(cli)
+
+
+def cli_permission(cli):
+    """A socket of another user's; root needs to become one to see it."""
+    as_other = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    try:
+        subprocess.run([HEARTH, "--help"], capture_output=True, timeout=60, check=True, **as_other)
+    except (PermissionError, subprocess.CalledProcessError):
+        SEEN.add("cli-permission")  # that user can't reach the program
+        return
+    with daemon() as d:
+        if not as_other:
+            os.chmod(d.path, 0)
+        cli("cli-permission", "status", "--socket", d.path, **as_other)
+        os.chmod(d.path, 0o600)
 
 
 def every_row_has_its_test():
