@@ -40,6 +40,7 @@ struct fill {
         _Atomic uint64_t done;
         uint64_t total;
         _Atomic bool failed;
+        pthread_t caller;     /* the only thread that reports progress */
         pthread_mutex_t lock; /* of 'err' and 'r' */
         struct h_error err;
         int r;
@@ -84,6 +85,12 @@ static void hash_finish(struct tensor_hash *h, uint8_t digest[BLAKE2B_DIGEST]) {
         blake2b_final(&h->all, digest);
 }
 
+static void advance(struct fill *f, uint64_t n) {
+        uint64_t done = atomic_fetch_add(&f->done, n) + n;
+        if (f->o->progress && pthread_equal(pthread_self(), f->caller))
+                f->o->progress(f->o->ud, done, f->total);
+}
+
 /* In the file's own layout the bytes go straight to their place. */
 static int fill_verbatim(struct fill *f, const struct image_tensor_plan *t, struct tensor_hash *h, struct h_error *err) {
         uint8_t *dst = f->map + t->row.offset;
@@ -94,6 +101,7 @@ static int fill_verbatim(struct fill *f, const struct image_tensor_plan *t, stru
                 if (r < 0)
                         return r;
                 hash_add(h, dst + at, n);
+                advance(f, n);
         }
         return 0;
 }
@@ -124,6 +132,7 @@ static int fill_packed(struct fill *f, const struct image_tensor_plan *t, struct
                         if (r < 0)
                                 return r;
                         hash_add(h, buf, k * row_bytes);
+                        advance(f, k * row_bytes);
                         if (t->decode) {
                                 k_decode(t->src->type, buf, (float *)dst + at * cols, k * cols);
                                 continue;
@@ -148,11 +157,10 @@ static int fill_tensor(struct fill *f, uint32_t i, struct h_error *err) {
         if (r < 0)
                 return r;
         hash_finish(&h, f->digest[i]);
-        atomic_fetch_add(&f->done, t->src->bytes);
         return 0;
 }
 
-static void fill_some(struct fill *f, bool report) {
+static void fill_some(struct fill *f) {
         for (;;) {
                 struct h_error err = { 0 };
                 uint32_t i = atomic_fetch_add(&f->next, 1);
@@ -171,13 +179,11 @@ static void fill_some(struct fill *f, bool report) {
                         pthread_mutex_unlock(&f->lock);
                         return;
                 }
-                if (report && f->o->progress)
-                        f->o->progress(f->o->ud, atomic_load(&f->done), f->total);
         }
 }
 
 static void *fill_thread(void *arg) {
-        fill_some(arg, false);
+        fill_some(arg);
         return NULL;
 }
 
@@ -201,7 +207,7 @@ static int fill_tensors(struct fill *f, struct h_error *err) {
         for (uint32_t i = 1; i < n; i++)
                 if (pthread_create(&thread[started], NULL, fill_thread, f) == 0)
                         started++;
-        fill_some(f, true);
+        fill_some(f);
         for (uint32_t i = 0; i < started; i++)
                 pthread_join(thread[i], NULL);
         if (f->r < 0) {
@@ -296,6 +302,7 @@ static int fill_image(struct fill *f, int memfd, struct h_error *err) {
                 return h_error_from_errno(err, -ENOMEM, "filling a model's image");
         for (uint32_t i = 0; i < f->p->header.n_tensors; i++)
                 f->total += f->p->tensor[i].src->bytes;
+        f->caller = pthread_self();
         r = fill_tensors(f, err);
         if (r < 0)
                 return r;
