@@ -46,6 +46,7 @@ struct eng_source {
         void *ud;
         /* Reads go through this (count them, fail them); NULL: pread. */
         ssize_t (*pread)(void *ud, int fd, void *buf, size_t n, uint64_t off);
+        bool parallel; /* pread may be called from several threads at once (NULL may) */
 };
 struct eng_image_options {
         enum eng_backend backend;                       /* whose layout to pack for */

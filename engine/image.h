@@ -70,7 +70,7 @@ struct image_source {
 
 int image_source_open(const struct eng_source *src, struct image_source *ret, struct h_error *err);
 void image_source_close(struct image_source *s);
-/* Exactly n bytes or an error; safe from several threads unless src->pread isn't. */
+/* Exactly n bytes or an error; from several threads at once only if the source allows it. */
 int image_source_read(const struct image_source *s, uint32_t part, void *buf, size_t n, uint64_t off,
                       struct h_error *err);
 /* model_changed if any file isn't what it was when opened. */

@@ -191,8 +191,7 @@ static uint32_t count_threads(const struct image_source *s, uint32_t n_tensors) 
         cpu_set_t set;
         uint32_t n = 1;
 
-        /* A caller's reader need not be thread-safe. */
-        if (s->src->pread)
+        if (s->src->pread && !s->src->parallel)
                 return 1;
         if (sched_getaffinity(0, sizeof(set), &set) == 0)
                 n = (uint32_t)CPU_COUNT(&set);

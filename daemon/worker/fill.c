@@ -165,7 +165,8 @@ static int describe(struct filling *f, uint64_t bytes, struct buf *b, struct h_e
 }
 
 static int fill(struct filling *f, struct buf *b, struct h_error *err) {
-        struct eng_source src = { .fds = f->fds + 1, .n_fds = f->n_fds - 1, .name = f->name, .ud = f, .pread = counted_pread };
+        struct eng_source src = { .fds = f->fds + 1, .n_fds = f->n_fds - 1, .name = f->name, .ud = f, .pread = counted_pread,
+                                  .parallel = true };
         struct eng_image_options o = { .backend = ENG_CPU, .progress = on_progress, .ud = f };
         struct stat before[MAX_FDS], after[MAX_FDS];
         uint64_t bytes;

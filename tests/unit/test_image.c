@@ -69,6 +69,7 @@ static void model(struct buf *b, unsigned which, int no, int count) {
 }
 
 struct reader {
+        uint64_t told, total, times; /* progress */
         uint64_t reads, bytes, fail_at, short_at;
         int touch; /* a file to change at the third read */
         bool truncate;
@@ -94,9 +95,17 @@ static ssize_t reading(void *ud, int fd, void *buf, size_t n, uint64_t off) {
         return k;
 }
 
+static void progress(void *ud, uint64_t done, uint64_t total) {
+        struct reader *r = ud;
+        assert_true(done >= r->told && done <= total && total > 0);
+        r->told = done;
+        r->total = total;
+        r->times++;
+}
+
 static int build(const int *fds, size_t n, struct reader *r, uint64_t max, int out, struct h_error *err) {
         struct eng_source src = { .fds = fds, .n_fds = n, .name = "m.gguf", .pread = r ? reading : NULL, .ud = r };
-        struct eng_image_options o = { .backend = ENG_CPU, .max_bytes = max };
+        struct eng_image_options o = { .backend = ENG_CPU, .max_bytes = max, .progress = r ? progress : NULL, .ud = r };
         uint64_t bytes = 0;
         int e;
 
@@ -203,6 +212,7 @@ static void test_hash(void **state) {
         out = memfd();
         assert_int_equal(build(&fd, 1, &r, 0, out, &err), 0);
         assert_true(r.bytes >= end - 32 && r.reads > 5);
+        assert_true(r.times >= 5 && r.told == r.total);
         im = open_image(out);
         assert_memory_equal(hash, eng_image_hash(im), IMAGE_HASH);
         eng_image_close(im);
