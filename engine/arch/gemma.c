@@ -86,7 +86,7 @@ static void gemma4_experts(struct arch_ctx *c, uint32_t i) {
         struct eng_layer *l = &c->d->layer[i];
         uint32_t E = c->d->n_embd;
 
-        if (!has_tensor(c, "blk.%u.ffn_gate_inp.weight", i))
+        if (key_u32(c, "%s.expert_count", 0) == 0)
                 return;
         arch_moe(c, i, GELU, K_GATE_SOFTMAX, true);
         vec(c, &l->ffn.router_norm, E, "blk.%u.ffn_gate_inp.scale", i);

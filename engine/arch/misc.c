@@ -29,8 +29,10 @@ static int gpt_oss(struct arch_ctx *c) {
                 arch_moe(c, i, K_GLU_SWIGLU_OAI, K_GATE_SOFTMAX_TOPK, false);
                 l->ffn.alpha = 1.702f;
                 l->ffn.limit = 7.0f;
-                if (!c->r && !(l->ffn.router_b && l->ffn.exp_down_b && l->ffn.exp_up_b))
-                        arch_fail(c, "layer %u: the biases of ffn_gate_inp, ffn_up_exps, ffn_down_exps are missing", i);
+                vec(c, &l->ffn.router_b, l->ffn.n_expert, "blk.%u.ffn_gate_inp.bias", i);
+                vec(c, &l->ffn.exp_up_b, (uint64_t)l->ffn.n_expert * l->ffn.exp_up.rows,
+                    k_weight_present(&l->ffn.exp_gate) ? "blk.%u.ffn_up_exps.bias" : "blk.%u.ffn_gate_up_exps.bias", i);
+                vec(c, &l->ffn.exp_down_b, (uint64_t)l->ffn.n_expert * E, "blk.%u.ffn_down_exps.bias", i);
         }
         return c->r;
 }

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Families beyond tests/data/oracle against llama.cpp v0.5.0, and the refusal of contradictory models.
+
+usage: test_families.py HEARTH_PROBE EXPECTED_DIR
+
+EXPECTED_DIR/NAME.npy: llama.cpp's logits (encoders: embeddings, the mean over positions) of the model that
+make_families.py makes, for the tokens below; F32 KV, flash attention off, one thread. Rows: positions 5, 40, last.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import make_families as F
+import make_tiny as M
+
+
+def tokens(n):
+    return [(i * i * 7 + i * 31 + 11) % 290 + 5 for i in range(n)]
+
+
+LENGTH = {"phi3-long": 300}
+POSITIONS = (5, 40, -1)
+
+
+class Checker:
+    def __init__(self, probe, tmp):
+        self.probe, self.tmp, self.failed = probe, tmp, 0
+
+    def fail(self, text):
+        self.failed += 1
+        print("FAIL " + text)
+
+    def run(self, command, model, ids, *options):
+        out = os.path.join(self.tmp, "out.npy")
+        p = subprocess.run([self.probe, command, "--model", model, "--tokens", ",".join(map(str, ids)), "--exact", "--kv", "f32",
+                            "--threads", "1", "--out", out, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           timeout=120)
+        return (np.load(out), "") if p.returncode == 0 else (None, p.stderr.strip())
+
+    def family(self, name, want):
+        model = os.path.join(self.tmp, name + ".gguf")
+        F.build(name).write(model)
+        ids = tokens(LENGTH.get(name, 60))
+        if "bert" in name:
+            got, why = self.run("embed", model, ids)
+            limit = 2e-3 if name == "bert" else 1e-3  # llama.cpp takes the tanh GELU where bert has erf
+        else:
+            got, why = self.run("logits", model, ids, "--positions", "all", "--chunk", "17")
+            limit = 2e-2 if name.startswith("gemma") else 1e-3  # llama.cpp's GELU is a table of halves
+        if got is None:
+            return self.fail("%s: %s" % (name, why))
+        got = got.reshape(1, -1) if "bert" in name else got[list(POSITIONS)]
+        d = np.abs(got - want).max() / want.std()
+        print("%-14s d = %.1e" % (name, d))
+        if not d <= limit:
+            self.fail("%s: d = %.3g, at most %g" % (name, d, limit))
+
+    def refused(self, what, g, *words):
+        model = os.path.join(self.tmp, "bad.gguf")
+        g.write(model)
+        got, why = self.run("logits", model, [1, 2, 3])
+        if got is not None:
+            return self.fail("%s: the model was accepted" % what)
+        lost = [w for w in words if w not in why]
+        if lost:
+            self.fail("%s: %s not named in: %s" % (what, lost, why))
+
+
+def tiny(preset, **changes):
+    return M.Builder(dict(M.PRESETS[preset], label=preset, **changes), 1, "F32", None).build()
+
+
+def without(g, name):
+    g.tensors = [t for t in g.tensors if t[0] != name]
+    return g
+
+
+def cut_row(g, name):
+    """The tensor with one row less."""
+    for k, (n, ne, tid, data) in enumerate(g.tensors):
+        if n == name:
+            g.tensors[k] = (n, [ne[0], ne[1] - 1] + ne[2:], tid, data[:len(data) // ne[1] * (ne[1] - 1)])
+    return g
+
+
+def with_key(g, key, kind, value):
+    """The key replaced, or removed where value is None."""
+    head = g._val(g.STR, key)
+    g.kv = [kv for kv in g.kv if not kv.startswith(head)]
+    if value is not None:
+        g.put(key, kind, value)
+    return g
+
+
+def refusals(c):
+    U32, F32, STR = M.Gguf.U32, M.Gguf.F32, M.Gguf.STR
+    c.refused("unknown architecture", with_key(tiny("llama"), "general.architecture", STR, "frobnicate"),
+              "unknown_arch", "frobnicate", "llama", "qwen35", "bert")
+    # every tensor that a family needs is missed by name
+    for preset in ("llama", "qwen35moe", "gpt-oss", "gemma4-moe", "deepseek2", "bitnet"):
+        optional = ("output.weight", "rope_freqs", ".scale", "layer_output_scale", "exp_probs_b", "shared_head_norm",
+                    "ffn_gate_inp_shexp", "attn_v.weight" if preset == "gemma4-moe" else "-", "_exps.bias", "ffn_gate.weight")
+        if preset == "gpt-oss":
+            optional = tuple(o for o in optional if o != "_exps.bias") + ("ffn_gate_exps.bias",)
+        names = [t[0] for t in tiny(preset).tensors if t[0].startswith("blk.0.") or not t[0].startswith("blk.")]
+        for name in names:
+            if not any(o in name for o in optional) or name.endswith("ffn_gate_inp.scale"):
+                # without the fused tensor, the separate ones are asked for
+                c.refused("%s without %s" % (preset, name), without(tiny(preset), name), "model_invalid",
+                          name.replace("gate_up_exps", "gate_exps"), "missing")
+    for preset, name in (("llama", "blk.1.attn_k.weight"), ("llama", "blk.0.ffn_up.weight"), ("qwen35", "blk.0.attn_qkv.weight"),
+                         ("qwen3moe", "blk.0.ffn_down_exps.weight"), ("deepseek2", "blk.1.attn_k_b.weight"),
+                         ("gemma4", "per_layer_token_embd.weight"), ("qwen35", "blk.4.nextn.eh_proj.weight")):
+        c.refused("%s, %s a row short" % (preset, name), cut_row(tiny(preset), name), "model_invalid", name, "expected", "found")
+    for what, g, words in (
+            ("heads that don't divide", with_key(tiny("llama"), "llama.attention.head_count_kv", U32, 3), ("head_count_kv", "4", "3")),
+            ("no heads", with_key(tiny("llama"), "llama.attention.head_count", U32, 0), ("head_count",)),
+            ("no block_count", with_key(tiny("llama"), "llama.block_count", U32, None), ("llama.block_count",)),
+            ("a block_count beyond reason", with_key(tiny("llama"), "llama.block_count", U32, 1 << 30), ("llama.block_count",)),
+            ("one layer too many", with_key(tiny("llama"), "llama.block_count", U32, 3), ("blk.2.",)),
+            ("another width", with_key(tiny("llama"), "llama.embedding_length", U32, 64), ("token_embd.weight", "64")),
+            ("an odd rope", with_key(tiny("llama"), "llama.rope.dimension_count", U32, 63), ("63",)),
+            ("a rope beyond the head", with_key(tiny("llama"), "llama.rope.dimension_count", U32, 128), ("128", "64")),
+            ("a key of the wrong type", with_key(tiny("llama"), "llama.embedding_length", STR, "wide"), ("llama.embedding_length",)),
+            ("rope that is not a number", with_key(tiny("llama"), "llama.rope.freq_base", F32, float("nan")), ("rope.freq_base",)),
+            ("more experts used than there are", with_key(tiny("qwen3moe"), "qwen3moe.expert_used_count", U32, 9),
+             ("expert_used_count", "9", "8")),
+            ("delta heads that don't divide", with_key(tiny("qwen35"), "qwen35.ssm.group_count", U32, 3), ("ssm.time_step_rank", "3")),
+            ("an unknown rope scaling", with_key(tiny("mistral3"), "mistral3.rope.scaling.type", STR, "spiral"), ("rope.scaling.type",)),
+            ("shared KV of every layer", with_key(tiny("gemma4"), "gemma4.attention.shared_kv_layers", U32, 5), ("shared_kv_layers",)),
+    ):
+        c.refused(what, g, "model_invalid", *words)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as tmp:
+        c = Checker(sys.argv[1], tmp)
+        for name in F.MODELS:
+            c.family(name, np.load(os.path.join(sys.argv[2], name + ".npy")))
+        refusals(c)
+    print("%d failed" % c.failed)
+    return 1 if c.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
