@@ -11,12 +11,27 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/layout.h"
+
+/* Memory whose end is the end of readable memory, so that a wide load past it is a fault. */
+static void *guarded(size_t n) {
+        size_t size = (n + 4095) / 4096 * 4096;
+        uint8_t *p = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(p != MAP_FAILED);
+        assert_int_equal(mprotect(p + size, 4096, PROT_NONE), 0);
+        return p + size - n;
+}
+
+static void guarded_free(void *p, size_t n) {
+        if (p)
+                munmap((void *)((uintptr_t)p & ~(uintptr_t)4095), (n + 4095) / 4096 * 4096 + 4096);
+}
 
 enum fill { FILL_RANDOM, FILL_ZERO, FILL_EXTREME, _FILL_MAX };
 
@@ -68,15 +83,16 @@ struct setup {
         uint32_t rows, cols, n;
         struct k_weight w;
         void *data;
+        size_t data_bytes;
         uint8_t *file; /* the weights in FILE order */
         float *x, *bias;
         float scale;
 };
 
 static void setup_free(struct setup *s) {
-        free(s->data);
+        guarded_free(s->data, s->data_bytes);
         free(s->file);
-        free(s->x);
+        guarded_free(s->x, (size_t)s->n * s->cols * sizeof(float));
         free(s->bias);
 }
 
@@ -89,8 +105,9 @@ static bool setup_make(struct setup *s, enum k_type t, enum k_layout layout, uin
         if (!bytes || !k_type_row_bytes(t, cols, &row))
                 return false;
         s->file = h_malloc(row * rows);
-        s->data = h_aligned_alloc(64, bytes);
-        s->x = h_aligned_alloc(64, (size_t)n * cols * sizeof(float));
+        s->data = guarded(bytes);
+        s->data_bytes = bytes;
+        s->x = guarded((size_t)n * cols * sizeof(float));
         s->bias = h_malloc(rows * sizeof(float));
         assert_true(s->file && s->data && s->x && s->bias);
         if (t == K_F32)
@@ -110,8 +127,7 @@ static void product(struct k_dev *dev, struct setup *s, uint32_t row0, uint32_t 
         struct k_act x = { .f = s->x + (size_t)row0 * s->cols, .cols = s->cols };
         struct k_linear_args a = { .x = &x, .n_out = 1, .n_rows = n, .n_d = n };
 
-        x.q = h_aligned_alloc(64, k_cpu_ops()->act_q_bytes(n, s->cols));
-        assert_non_null(x.q);
+        x.q = guarded(k_cpu_ops()->act_q_bytes(n, s->cols));
         a.out[0].w = &s->w;
         a.out[0].bias = s->bias;
         a.out[0].y = y;
@@ -119,7 +135,7 @@ static void product(struct k_dev *dev, struct setup *s, uint32_t row0, uint32_t 
         for (size_t i = 0; i < (size_t)n * s->rows; i++)
                 y[i] = NAN; /* poison: every output must be written */
         assert_int_equal(dev->ops->linear(dev, NULL, &a), 0);
-        free(x.q);
+        guarded_free(x.q, k_cpu_ops()->act_q_bytes(n, s->cols));
 }
 
 static struct k_dev *open_dev(enum k_isa isa, uint32_t threads, bool exact) {
