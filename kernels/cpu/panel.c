@@ -10,12 +10,13 @@
 
 static void put_block(struct k_panel *p, enum k_type t, const struct k_codes *c, uint32_t r, uint32_t col, uint32_t n) {
         const struct k_codes_traits *tr = k_codes_traits(t);
-        int add = tr->bits == 8 ? 0 : tr->center;
+        const uint32_t top = 0x80808080, add = tr->bits == 8 ? 0 : tr->center * 0x01010101u;
 
         for (uint32_t i = 0; i < n; i += 4) {
-                size_t at = (size_t)(col + i) * K_PANEL + 4 * r;
-                for (uint32_t k = 0; k < 4; k++)
-                        p->q[at + k] = (uint8_t)(c->q[i + k] + add);
+                uint32_t v; /* four bytes added at once: the top bits apart, so that nothing carries over */
+                memcpy(&v, c->q + i, 4);
+                v = ((v & ~top) + (add & ~top)) ^ ((v ^ add) & top);
+                memcpy(p->q + (size_t)(col + i) * K_PANEL + 4 * r, &v, 4);
         }
         if (tr->kind == K_CODES_FLOAT) {
                 for (uint32_t i = 0; i < n; i += tr->group)

@@ -25,25 +25,54 @@ static unsigned even_signs(unsigned s7) {
         return s7 | (unsigned)__builtin_parity(s7) << 7;
 }
 
-static void grid8(int8_t *q, uint16_t g, unsigned signs) {
-        static const int8_t mag[4] = { 8, 25, 43, 0 };
-        for (unsigned i = 0; i < 8; i++) {
-                int8_t v = mag[g >> 2 * i & 3];
-                q[i] = signs >> i & 1 ? (int8_t)-v : v;
-        }
+/*
+ * Eight codes at a time, as the bytes of a word. No byte's arithmetic below
+ * carries into the next: magnitudes stay under 128, and -v is ~v + 1 with v > 0.
+ */
+#define BYTES(b) ((b) * UINT64_C(0x0101010101010101))
+
+/* Eight 2-bit fields to bytes. */
+static uint64_t spread2(uint64_t g) {
+        g = (g | g << 24) & UINT64_C(0x000000ff000000ff);
+        g = (g | g << 12) & UINT64_C(0x000f000f000f000f);
+        return (g | g << 6) & BYTES(3);
 }
 
-static void grid4(int8_t *q, uint16_t g, const int8_t mag[8], unsigned signs) {
-        for (unsigned i = 0; i < 4; i++) {
-                int8_t v = mag[g >> 3 * i & 7];
-                q[i] = signs >> i & 1 ? (int8_t)-v : v;
-        }
+/* Four 3-bit fields to bytes. */
+static uint64_t spread3(uint64_t g) {
+        return (g & 7) | (g & 0x38) << 5 | (g & 0x1c0) << 10 | (g & 0xe00) << 15;
+}
+
+static void put_signed(int8_t *q, uint64_t v, unsigned signs) {
+        uint64_t m = BYTES(signs) & UINT64_C(0x8040201008040201); /* bit i in byte i */
+        m = (m + BYTES(0x7f)) | m;                                /* to the top bit of its byte */
+        m = (m >> 7 & BYTES(1)) * 0xff;
+        v = (v ^ m) + (m & BYTES(1));
+        memcpy(q, &v, 8);
+}
+
+/* Magnitudes 8, 25, 43. */
+static void grid8(int8_t *q, uint16_t g, unsigned signs) {
+        uint64_t x = spread2(g);
+        put_signed(q, BYTES(8) + x * 17 + (x >> 1 & BYTES(1)), signs);
+}
+
+/* Two entries of four magnitudes each: 4 + 8 i, but 62 for the last. */
+static void grid4(int8_t *q, uint16_t g0, uint16_t g1, unsigned signs) {
+        uint64_t x = spread3(g0) | spread3(g1) << 32;
+        put_signed(q, BYTES(4) + x * 8 + (x & x >> 1 & x >> 2 & BYTES(1)) * 2, signs);
+}
+
+/* Odd magnitudes 2 i + 1. */
+static void grid4s(int8_t *q, uint16_t g0, uint16_t g1, unsigned signs) {
+        uint64_t x = spread3(g0) | spread3(g1) << 32;
+        put_signed(q, BYTES(1) + x * 2, signs);
 }
 
 /* Ternary values plus or minus an eighth, times eight. */
 static void grid1(int8_t *q, uint16_t g, bool minus) {
-        for (unsigned i = 0; i < 8; i++)
-                q[i] = (int8_t)(((int)(g >> 2 * i & 3) - 1) * 8 + (minus ? -1 : 1));
+        uint64_t v = (spread2(g) * 8 + BYTES((uint64_t)(minus ? 0x80 - 9 : 0x80 - 7))) ^ BYTES(0x80);
+        memcpy(q, &v, 8);
 }
 
 void k_codes_iq_head(enum k_type t, const uint8_t *b, struct k_codes *c) {
@@ -81,36 +110,44 @@ void k_codes_iq_head(enum k_type t, const uint8_t *b, struct k_codes *c) {
         c->d[0] = d;
 }
 
+/* i counts runs of 8 weights. */
 void k_codes_iq(enum k_type t, const uint8_t *b, struct k_codes *c) {
-        static const int8_t mag3[8] = { 4, 12, 20, 28, 36, 44, 52, 62 };
-        static const int8_t mag3s[8] = { 1, 3, 5, 7, 9, 11, 13, 15 };
         int8_t *q = c->q;
 
-        /* i counts runs of 8 weights */
-        for (unsigned i = 0; i < 32; i++, q += 8) {
-                if (t == K_IQ2_XXS) {
+        if (t == K_IQ2_XXS)
+                for (unsigned i = 0; i < 32; i++) {
                         const uint8_t *p = b + 2 + i / 4 * 8;
-                        grid8(q, k_grid_iq2_xxs[p[i % 4]], even_signs(u32_at(p + 4) >> 7 * (i % 4) & 127));
-                } else if (t == K_IQ2_XS) {
-                        unsigned v = u16_at(b + 2 + 2 * i);
-                        grid8(q, k_grid_iq2_xs[v & 511], even_signs(v >> 9));
-                } else if (t == K_IQ2_S) {
-                        unsigned hi = b[66 + i / 4] >> 2 * (i % 4) & 3;
-                        grid8(q, k_grid_iq2_s[b[2 + i] | hi << 8], b[34 + i]);
-                } else if (t == K_IQ3_XXS) {
-                        unsigned s = even_signs(u32_at(b + 66 + i / 4 * 4) >> 7 * (i % 4) & 127);
-                        grid4(q, k_grid_iq3_xxs[b[2 + 2 * i]], mag3, s);
-                        grid4(q + 4, k_grid_iq3_xxs[b[3 + 2 * i]], mag3, s >> 4);
-                } else if (t == K_IQ3_S) {
-                        unsigned hi = b[66 + i / 4] >> 2 * (i % 4), s = b[74 + i];
-                        grid4(q, k_grid_iq3_s[b[2 + 2 * i] | (hi & 1) << 8], mag3s, s);
-                        grid4(q + 4, k_grid_iq3_s[b[3 + 2 * i] | (hi & 2) << 7], mag3s, s >> 4);
-                } else if (t == K_IQ1_S) {
-                        unsigned h = u16_at(b + 34 + i / 4 * 2);
-                        grid1(q, k_grid_iq1_s[b[2 + i] | (h >> 3 * (i % 4) & 7) << 8], h >> 15);
-                } else { /* IQ1_M */
-                        unsigned h = b[32 + i / 2] >> i % 2 * 4;
-                        grid1(q, k_grid_iq1_s[b[i] | (h & 7) << 8], h >> 3 & 1);
+                        grid8(q + 8 * i, k_grid_iq2_xxs[p[i % 4]], even_signs(u32_at(p + 4) >> 7 * (i % 4) & 127));
                 }
-        }
+        else if (t == K_IQ2_XS)
+                for (unsigned i = 0; i < 32; i++) {
+                        unsigned v = u16_at(b + 2 + 2 * i);
+                        grid8(q + 8 * i, k_grid_iq2_xs[v & 511], even_signs(v >> 9));
+                }
+        else if (t == K_IQ2_S)
+                for (unsigned i = 0; i < 32; i++) {
+                        unsigned hi = b[66 + i / 4] >> 2 * (i % 4) & 3;
+                        grid8(q + 8 * i, k_grid_iq2_s[b[2 + i] | hi << 8], b[34 + i]);
+                }
+        else if (t == K_IQ3_XXS)
+                for (unsigned i = 0; i < 32; i++) {
+                        unsigned s = even_signs(u32_at(b + 66 + i / 4 * 4) >> 7 * (i % 4) & 127);
+                        grid4(q + 8 * i, k_grid_iq3_xxs[b[2 + 2 * i]], k_grid_iq3_xxs[b[3 + 2 * i]], s);
+                }
+        else if (t == K_IQ3_S)
+                for (unsigned i = 0; i < 32; i++) {
+                        unsigned hi = b[66 + i / 4] >> 2 * (i % 4);
+                        grid4s(q + 8 * i, k_grid_iq3_s[b[2 + 2 * i] | (hi & 1) << 8],
+                               k_grid_iq3_s[b[3 + 2 * i] | (hi & 2) << 7], b[74 + i]);
+                }
+        else if (t == K_IQ1_S)
+                for (unsigned i = 0; i < 32; i++) {
+                        unsigned h = u16_at(b + 34 + i / 4 * 2);
+                        grid1(q + 8 * i, k_grid_iq1_s[b[2 + i] | (h >> 3 * (i % 4) & 7) << 8], h >> 15);
+                }
+        else /* IQ1_M */
+                for (unsigned i = 0; i < 32; i++) {
+                        unsigned h = b[32 + i / 2] >> i % 2 * 4;
+                        grid1(q + 8 * i, k_grid_iq1_s[b[i] | (h & 7) << 8], h >> 3 & 1);
+                }
 }
