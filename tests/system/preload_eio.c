@@ -1,17 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For a test: a disk that fails. Reads of regular files at or after the offset
- * in TEST_EIO_AT give EIO. Preloaded into the fill process.
+ * For tests, preloaded into the fill process: a disk that fails (reads past the
+ * offset in TEST_EIO_AT give EIO), and a file that grows while it is read (the
+ * first read appends to the one named in TEST_GROW).
  */
 #undef _FILE_OFFSET_BITS /* both names are wanted, not one renamed to the other */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 static ssize_t read_at(int fd, void *buf, size_t n, off_t off) {
-        const char *at = getenv("TEST_EIO_AT");
+        const char *at = getenv("TEST_EIO_AT"), *grow = getenv("TEST_GROW");
 
+        if (grow) {
+                int w = open(grow, O_WRONLY | O_APPEND | O_CLOEXEC);
+                static const char zeros[32];
+
+                if (w < 0 || write(w, zeros, sizeof(zeros)) < 0)
+                        abort();
+                close(w);
+                unsetenv("TEST_GROW");
+        }
         if (at && off + (off_t)n > atoll(at)) {
                 errno = EIO;
                 return -1;
