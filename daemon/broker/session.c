@@ -74,7 +74,7 @@ void session_send(struct session *se, struct buf *b) {
                 session_close(se);
                 return;
         }
-        if (!session_drained(se))
+        if (se->channel.out.bytes >= SESSION_DEAF_WATER)
                 channel_pause(&se->channel, true);
 }
 

@@ -9,8 +9,10 @@
 #include "daemon/broker/channel.h"
 #include "daemon/broker/server.h"
 
-/* A session with more unsent bytes than this gets no more credits, and is not read from, until it has drained. */
+/* A session with more unsent bytes than this gets no more credits until it has drained. */
 #define SESSION_HIGH_WATER (256u << 10)
+/* With more than this, which only floods of requests reach, it is not read from either: cancels are heard before that. */
+#define SESSION_DEAF_WATER (1u << 20)
 
 struct session {
         struct channel channel; /* first */

@@ -163,6 +163,9 @@ def a_slow_reader_pauses_only_itself():
             assert c.generate(model="tiny", prompt="b", max_tokens=50, **NO_END)[2]["n_generated"] == 50
         assert counts() == done, "a paused stream went on"
         assert rss_kib(d.process.pid) < before + 4096
+        slow.cancel(many[0])  # heard although nothing is read
+        until("it is cancelled", lambda: len(c.call("ps")["requests"]) == 1)
+        many.pop(0)
         for i in many:  # and when it reads, everything is there
             got = [t for _, m, f in slow.events(i) if m == "tokens" for t in ids(f["ids"])]
             assert len(got) == 900
