@@ -257,6 +257,33 @@ def chat():
         assert reply["n_prompt"] == 3, reply
 
 
+def embeddings():
+    """Vectors agree with numpy's; texts of one request don't touch each other; a generator's refusals hold."""
+    import numpy
+    import tinybert
+    texts = ["the cat sat on the mat", "a dog runs", "the", "a dog runs"]
+    with daemon() as d, Client(d.path) as c:
+        (d.models / "bert.gguf").write_bytes(tinybert.gguf())
+        reply = c.call("embed", {"model": "bert", "texts": texts})
+        assert reply["n"] == 4 and reply["dim"] == tinybert.E
+        vectors = numpy.frombuffer(reply["vectors"], "<f4").reshape(4, -1)
+        want = [tinybert.embed(t.split()) for t in texts]
+        assert reply["n_tokens"] == sum(n for _, n in want)
+        for text, got, (v, _) in zip(texts, vectors, want):
+            assert abs(got - v).max() < 2e-3, (text, abs(got - v).max())
+        assert (vectors[1] == vectors[3]).all()
+        long = numpy.frombuffer(c.call("embed", {"model": "bert", "texts": ["the"], "normalize": False})["vectors"], "<f4")
+        assert abs(long / numpy.sqrt(long @ long) - vectors[2]).max() < 1e-6
+        expect("prompt_too_long", lambda: c.call("embed", {"model": "bert", "texts": ["a", "dog " * 100]}), "texts[1]", 102, tinybert.POSITIONS)
+        expect("unsupported", lambda: c.generate(model="bert", prompt="the"), "bert")
+        # Many at once, beside a stream.
+        i = long_answer(c, 100)
+        many = [c.start("embed", {"model": "bert", "texts": texts}) for _ in range(12)]
+        for m in many:
+            assert list(c.events(m))[-1][2]["vectors"] == reply["vectors"]
+        assert list(c.events(i))[-1][2]["n_generated"] == 100
+
+
 def logprobs():
     """One value for each token and the n likeliest with their texts; greedy takes the best."""
     import math
@@ -317,4 +344,4 @@ def status_answers_during_work():
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
                     a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
-                    prefixes_are_reused, prewarm, chat, logprobs, whole_context, ps_and_models, status_answers_during_work]))
+                    prefixes_are_reused, prewarm, chat, embeddings, logprobs, whole_context, ps_and_models, status_answers_during_work]))
