@@ -162,7 +162,7 @@ def a_slow_reader_pauses_only_itself():
         for _ in range(3):
             assert c.generate(model="tiny", prompt="b", max_tokens=50, **NO_END)[2]["n_generated"] == 50
         assert counts() == done, "a paused stream went on"
-        assert rss_kib(d.process.pid) < before + 4096
+        assert SANITIZED or rss_kib(d.process.pid) < before + 4096
         slow.cancel(many[0])  # heard although nothing is read
         until("it is cancelled", lambda: len(c.call("ps")["requests"]) == 1)
         many.pop(0)
