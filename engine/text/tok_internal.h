@@ -23,7 +23,9 @@
 #define TOK_MAX_MERGES (1u << 23)
 #define TOK_MAX_TOKEN 65535u         /* bytes of one token */
 #define TOK_MAX_SPECIAL 1024u        /* bytes of a token that is matched as text (control, user-defined) */
-#define TOK_MAX_TEXT ((size_t)1 << 30)
+#define TOK_MAX_PIECE 256u           /* bytes of a unigram piece; trainers make 16 characters at most */
+#define TOK_MAX_VOCAB_TEXT ((size_t)64 << 20) /* bytes of all tokens: bounds the tries, about 20 times that */
+#define TOK_MAX_TEXT ((size_t)256 << 20)      /* bytes encoded at once */
 #define TOK_NONE UINT32_MAX
 #define TOK_SPACE "\xe2\x96\x81"     /* U+2581, SentencePiece's visible space */
 

@@ -55,8 +55,8 @@ static int read_texts(struct tok *t, const struct gguf_kv *kv, struct h_error *e
                 total += kv->strings[i].n;
                 t->max_len = MAX(t->max_len, (uint32_t)kv->strings[i].n);
         }
-        if (total > TOK_MAX_TEXT)
-                return invalid(err, K "tokens: %zu bytes of text, at most %zu are supported", total, TOK_MAX_TEXT);
+        if (total > TOK_MAX_VOCAB_TEXT)
+                return invalid(err, K "tokens: %zu bytes of text, at most %zu are supported", total, TOK_MAX_VOCAB_TEXT);
         t->text.off = h_new0(uint32_t, (size_t)t->n_vocab + 1);
         t->text.data = h_malloc(total);
         if (!t->text.off || !t->text.data)
@@ -194,7 +194,7 @@ static int put_piece(const struct tok *t, struct buf *b, uint32_t id) {
 }
 
 static int build_pieces(struct tok *t) {
-        struct buf b = { .limit = 2 * TOK_MAX_TEXT };
+        struct buf b = { .limit = 2 * TOK_MAX_VOCAB_TEXT };
         int r = buf_reserve(&b, t->text.off[t->n_vocab] + (size_t)64);
 
         t->piece.off = h_new0(uint32_t, (size_t)t->n_vocab + 1);
@@ -359,7 +359,7 @@ static int build_order(struct tok *t) {
 }
 
 /* The trie of ordinary tokens, and for unigram the score of an unknown character. */
-static int build_ordinary_trie(struct tok *t) {
+static int build_ordinary_trie(struct tok *t, struct h_error *err) {
         _cleanup_(freep) uint32_t *ids = h_new0(uint32_t, t->n_vocab);
         uint32_t n = 0;
         float min = 0;
@@ -368,6 +368,9 @@ static int build_ordinary_trie(struct tok *t) {
                 return -ENOMEM;
         for (uint32_t i = 0; i < t->n_vocab; i++)
                 if (t->kind[i] == TOK_NORMAL) {
+                        if (t->model == TOK_UNIGRAM && tok_str(&t->text, i).n > TOK_MAX_PIECE)
+                                return invalid(err, K "tokens: token %u has %zu bytes, at most %u are supported in a unigram vocabulary",
+                                               i, tok_str(&t->text, i).n, TOK_MAX_PIECE);
                         if (t->score && (n == 0 || t->score[i] < min))
                                 min = t->score[i];
                         ids[n++] = i;
@@ -477,7 +480,7 @@ static int open_into(struct tok *t, const struct gguf *g, struct gguf_str model,
         if (r == 0 && t->model == TOK_SPM)
                 r = build_order(t);
         if (r == 0 && (t->model == TOK_UNIGRAM || t->model == TOK_WORDPIECE))
-                r = build_ordinary_trie(t);
+                r = build_ordinary_trie(t, err);
         return r < 0 ? r : tok_read_ids(t, g, err);
 }
 

@@ -28,7 +28,7 @@ int tok_ids_push(struct tok_ids *v, uint32_t id);
 /*
  * Appends the ids of n bytes of text (any bytes; invalid UTF-8 is encoded bytewise where the vocabulary can).
  * -EILSEQ: a character that the vocabulary has neither tokens, bytes nor an unknown token for (a byte-level vocabulary
- * leaves such a byte out); -E2BIG: over 1 GiB.
+ * leaves such a byte out); -E2BIG: over 256 MiB.
  */
 int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out);
 /*
