@@ -38,7 +38,8 @@ int tmpl_compile(const char *src, size_t n, struct tmpl **ret, struct h_error *e
         t = h_new0(struct tmpl, 1);
         if (!t)
                 return -ENOMEM;
-        t->ctx = (struct t_ctx){ .limit = T_MAX_MEMORY, .err = err, .code = HEARTH_E_template_invalid, .line = 1 };
+        t->ctx = (struct t_ctx){ .limit = T_MAX_MEMORY, .what = "the template", .err = err,
+                                   .code = HEARTH_E_template_invalid, .line = 1 };
         if (setjmp(t->ctx.jmp)) {
                 r = t->ctx.rc;
                 tmpl_free(t);
@@ -127,7 +128,8 @@ int tmpl_render(const struct tmpl *t, const struct tmpl_input *in, struct tmpl_o
 
         if (!r)
                 return -ENOMEM;
-        r->c = (struct t_ctx){ .limit = T_MAX_MEMORY, .err = err, .code = HEARTH_E_template_invalid };
+        r->c = (struct t_ctx){ .limit = T_MAX_MEMORY, .what = "the template", .err = err, .code = HEARTH_E_template_invalid,
+                              .line = 1 };
         r->t = t;
         r->in = in;
         r->max_steps = in->max_steps ? in->max_steps : DEFAULT_STEPS;

@@ -4,11 +4,8 @@
 /*
  * Inside of the template interpreter; nobody outside tmpl_*.c includes this.
  *
- * One struct t_ctx carries an arena and one landing place. Whatever goes wrong
- * in compiling or rendering (bad syntax, a type error in the template, a bound
- * exceeded, no memory) fills the error and jumps there: nothing but the arena
- * is ever owned in between, so nothing can leak, and no value needs an error
- * twin. tmpl_compile() and tmpl_render() are the only two landing places.
+ * Failures of all kinds jump (arena.h); tmpl_compile() and tmpl_render() are
+ * the only two landing places.
  *
  * A compiled template's arena is read-only after tmpl_compile(); a render has
  * its own. Render values may point into the template's arena, never the other
@@ -19,38 +16,14 @@
  * Every operation that makes text builds it through t_sb, which keeps marks.
  */
 
-#include <setjmp.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "engine/text/arena.h"
 #include "engine/text/template.h"
 
 #define T_MAX_DEPTH 400       /* nesting of a template's source, of values */
 #define T_MAX_EVAL_DEPTH 1500 /* nesting of evaluation, macro calls included */
-#define T_MAX_MEMORY ((size_t)512 << 20)
 #define T_MAX_SOURCE ((size_t)4 << 20)
-
-/* ---- arena ---- */
-
-struct t_chunk;
-struct t_ctx {
-        struct t_chunk *chunks;
-        size_t used, limit;
-        struct h_error *err;
-        enum hearth_code code; /* for failures that have no code of their own */
-        int line;              /* where we are, for messages */
-        int rc;
-        jmp_buf jmp;
-};
-
-void *t_alloc(struct t_ctx *c, size_t n); /* zeroed; fails by jumping */
-void *t_array(struct t_ctx *c, size_t n, size_t size);
-/* Grows an arena array to hold at least 'need' elements; contents kept. */
-void *t_grow(struct t_ctx *c, void *p, size_t n, size_t *cap, size_t need, size_t size);
-void t_ctx_release(struct t_ctx *c);
-_Noreturn void t_fail(struct t_ctx *c, const char *fmt, ...) _printf_(2, 3); /* "line N: ..." */
-_Noreturn void t_fail_code(struct t_ctx *c, enum hearth_code code, const char *fmt, ...) _printf_(3, 4);
-_Noreturn void t_fail_errno(struct t_ctx *c, int r);
 
 /* ---- strings ---- */
 

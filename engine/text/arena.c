@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arena and the way out of failures: see tmpl_int.h. Memory is only ever
- * released as a whole. The limit counts every byte asked for, so that a
- * template cannot take more than T_MAX_MEMORY whatever it does.
+ * The arena and the way out of failures: see arena.h. Memory is only ever
+ * released as a whole.
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
-#include "engine/text/tmpl_int.h"
+#include "engine/text/arena.h"
 
 #define CHUNK ((size_t)64 << 10)
 
@@ -24,8 +24,7 @@ void *t_alloc(struct t_ctx *c, size_t n) {
         void *p;
 
         if (!size_align(n ? n : 1, _Alignof(max_align_t), &size) || !size_add(c->used, size, &total) || total > c->limit)
-                t_fail_code(c, HEARTH_E_template_invalid, "line %d: the template uses more than %zu MiB of memory",
-                            c->line, c->limit >> 20);
+                t_fail(c, "%s needs more than %zu MiB of memory", c->what, c->limit >> 20);
         if (!k || k->cap - k->n < size) {
                 cap = size > CHUNK / 4 ? size : CHUNK;
                 k = h_malloc(sizeof(*k) + cap);
@@ -107,5 +106,9 @@ void t_fail(struct t_ctx *c, const char *fmt, ...) {
         va_start(ap, fmt);
         vsnprintf(text, sizeof(text), fmt, ap);
         va_end(ap);
-        t_fail_code(c, c->code, "line %d: %s", c->line, text);
+        if (c->line)
+                t_fail_code(c, c->code, "line %d: %s", c->line, text);
+        if (c->where)
+                t_fail_code(c, c->code, "%s: %s", c->where, text);
+        t_fail_code(c, c->code, "%s", text);
 }

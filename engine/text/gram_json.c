@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One byte of JSON under a schema. Properties come in any order; what an
+ * object has seen is a blob: how many keys, which declared ones, and (where a
+ * minimum makes it matter) the hashes of the others. A byte is allowed only if
+ * the value it begins or continues can still be finished: the automata hold no
+ * dead states, a key leads to a property that may still come, and a number can
+ * still get within its bounds.
+ *
+ * White space is allowed wherever JSON allows it, but bounded: at most 32 +
+ * 8 * depth bytes in a row, so that an output can't go on in blanks for ever.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/text/gram_machine.h"
+
+static bool is_space(uint8_t b) {
+        return b == ' ' || b == '\n' || b == '\r' || b == '\t';
+}
+
+static void space(struct gm_out *out, struct gm_node n) {
+        if (n.ws >= 32 + 8 * n.depth)
+                return;
+        n.ws++;
+        gm_push(out, &n);
+}
+
+/* ---- objects: what was seen ---- */
+
+struct seen { uint32_t count, required_left; uint64_t bits[]; /* declared properties, then hashes */ };
+
+static size_t prop_words(const struct gs_object *o) {
+        return DIV_ROUND_UP(o->n_prop, 64);
+}
+
+static const struct seen *seen_of(const struct gm *m, uint32_t blob) {
+        return gm_blob_data(m, blob);
+}
+
+static bool label_ok(const struct gs_object *o, const struct seen *s, size_t label) {
+        bool room = s->count + s->required_left < o->max;
+
+        if (label >= o->n_prop)
+                return room;
+        if (o->prop[label].never || (s->bits[label / 64] >> (label % 64) & 1))
+                return false;
+        return o->prop[label].required || room;
+}
+
+static bool any_ok(const struct gs_object *o, const struct seen *s, const uint64_t *labels) {
+        for (size_t w = 0; w < o->words; w++)
+                for (uint64_t bits = labels[w]; bits; bits &= bits - 1)
+                        if (label_ok(o, s, w * 64 + (size_t)__builtin_ctzll(bits)))
+                                return true;
+        return false;
+}
+
+static bool key_ok(const struct gm *m, const struct gs_object *o, uint32_t data) {
+        return o->keys->n_state && any_ok(o, seen_of(m, data), o->reach);
+}
+
+static bool may_close(const struct gm *m, const struct gs_object *o, uint32_t data) {
+        const struct seen *s = seen_of(m, data);
+        return s->required_left == 0 && s->count >= o->min;
+}
+
+static uint32_t seen_new(struct gm *m, const struct gs_object *o) {
+        size_t n = sizeof(struct seen) + prop_words(o) * 8;
+        struct seen *s = h_calloc(1, n);
+        uint32_t id;
+
+        if (!s) {
+                m->error = -ENOMEM;
+                return GM_NONE;
+        }
+        s->required_left = (uint32_t)o->n_required;
+        id = gm_blob(m, s, n);
+        free(s);
+        return id;
+}
+
+/* After a key with this label; GM_NONE if it may not come (again). */
+static uint32_t seen_add(struct gm *m, const struct gs_object *o, uint32_t data, size_t label, uint64_t hash) {
+        const struct seen *old = seen_of(m, data);
+        size_t n = m->blob[data].len, base = sizeof(*old) + prop_words(o) * 8;
+        struct seen *s;
+        uint32_t id;
+
+        if (!label_ok(o, old, label))
+                return GM_NONE;
+        for (size_t at = base; label >= o->n_prop && o->distinct && at < n; at += 8)
+                if (memcmp((const uint8_t *)old + at, &hash, 8) == 0)
+                        return GM_NONE;
+        s = h_calloc(1, n + 8);
+        if (!s) {
+                m->error = -ENOMEM;
+                return GM_NONE;
+        }
+        memcpy(s, old, n);
+        if (label < o->n_prop) {
+                s->bits[label / 64] |= UINT64_C(1) << (label % 64);
+                s->required_left -= o->prop[label].required;
+        } else if (o->distinct && old->count < o->min) {
+                memcpy((uint8_t *)s + n, &hash, 8);
+                n += 8;
+        }
+        if (o->max != SIZE_MAX || s->count < o->min) /* past both, the count no longer matters */
+                s->count++;
+        id = gm_blob(m, s, n);
+        free(s);
+        return id;
+}
+
+/* ---- values ---- */
+
+static void begin_number(struct gm_out *out, const struct gm_node *v, const struct gs_number *num, uint8_t b) {
+        struct gm_node n = { .kind = GM_NUM, .parent = v->parent, .depth = v->depth, .ptr = num };
+
+        if (num->free) {
+                n.q = gs_free_next(num->integer, 0, b);
+                if (n.q == UINT32_MAX)
+                        return;
+        } else {
+                if (!(gs_number_check(num, (const char *)&b, 1) & GS_VIABLE))
+                        return;
+                n.data = gm_blob(out->m, &b, 1);
+                if (n.data == GM_NONE)
+                        return;
+        }
+        gm_push(out, &n);
+}
+
+static void value(struct gm_out *out, struct gm_node v, uint8_t b) {
+        const struct gs_alts *a = &out->m->g->schema.node[v.q]->alts;
+
+        if (is_space(b)) {
+                space(out, v);
+                return;
+        }
+        switch (b) {
+        case '"':
+                for (size_t i = 0; i < a->n_str; i++)
+                        gm_push(out, &(struct gm_node){ .kind = GM_STR, .parent = v.parent, .depth = v.depth, .ptr = a->str[i] });
+                return;
+        case '{':
+                for (size_t i = 0; i < a->n_obj && v.depth < GM_MAX_DEPTH; i++) {
+                        uint32_t data = seen_new(out->m, a->obj[i]);
+                        if (data != GM_NONE)
+                                gm_push(out, &(struct gm_node){ .kind = GM_OBJ, .phase = O_FIRST, .parent = v.parent,
+                                                                .depth = v.depth + 1, .ptr = a->obj[i], .data = data });
+                }
+                return;
+        case '[':
+                for (size_t i = 0; i < a->n_arr && v.depth < GM_MAX_DEPTH; i++)
+                        gm_push(out, &(struct gm_node){ .kind = GM_ARR, .phase = A_FIRST, .parent = v.parent,
+                                                        .depth = v.depth + 1, .ptr = a->arr[i] });
+                return;
+        case 'n':
+        case 't':
+        case 'f': {
+                static const char *const words[] = { "null", "true", "false" };
+                unsigned which = b == 'n' ? 0 : b == 't' ? 1 : 2;
+                if (a->words & (1u << which))
+                        gm_push(out, &(struct gm_node){ .kind = GM_WORD, .parent = v.parent, .q = 1, .ptr = words[which] });
+                return;
+        }
+        default:
+                if (b == '-' || (b >= '0' && b <= '9'))
+                        for (size_t i = 0; i < a->n_num; i++)
+                                begin_number(out, &v, a->num[i], b);
+        }
+}
+
+static void number(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs_number *num = n.ptr;
+        struct gm *m = out->m;
+        bool accept;
+
+        if (num->free) {
+                uint32_t next = gs_free_next(num->integer, n.q, b);
+                accept = gs_free_accept(n.q);
+                if (next != UINT32_MAX) {
+                        n.q = next;
+                        gm_push(out, &n);
+                }
+        } else {
+                char text[80];
+                size_t len = m->blob[n.data].len;
+                memcpy(text, gm_blob_data(m, n.data), len);
+                accept = gs_number_check(num, text, len) & GS_ACCEPT;
+                if (len < sizeof(text) - 1) {
+                        text[len] = (char)b;
+                        if (gs_number_check(num, text, len + 1) & GS_VIABLE) {
+                                n.data = gm_blob(m, text, len + 1);
+                                if (n.data != GM_NONE)
+                                        gm_push(out, &n);
+                        }
+                }
+        }
+        if (accept)
+                gm_json_step(out, n.parent, b);
+}
+
+static bool some_edge(const struct dfa *d, uint32_t q, const struct ch_range *r, size_t n) {
+        const struct dfa_state *s = &d->state[q];
+
+        for (size_t i = 0; i < n; i++)
+                for (uint32_t k = 0; k < s->n_edge; k++)
+                        if (s->edge[k].lo <= r[i].hi && s->edge[k].hi >= r[i].lo)
+                                return true;
+        return false;
+}
+
+static void string(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs_string *s = n.ptr;
+        struct ch_range r[3];
+        size_t n_r = 0;
+
+        switch (ch_json(&n.sub, b, r, &n_r)) {
+        case CH_BAD:
+                return;
+        case CH_END:
+                if (s->dfa->any ? n.data >= s->min : s->dfa->state[n.q].label >= 0)
+                        gm_add(out, n.parent);
+                return;
+        case CH_PART:
+                if (s->dfa->any ? n.data >= s->max : !some_edge(s->dfa, n.q, r, n_r))
+                        return;
+                break;
+        case CH_WHOLE:
+                if (s->dfa->any) {
+                        if (n.data >= s->max)
+                                return;
+                        if (s->max != SIZE_MAX || n.data < s->min)
+                                n.data++;
+                } else {
+                        n.q = dfa_next(s->dfa, n.q, r[0].lo);
+                        if (n.q == DFA_DEAD)
+                                return;
+                }
+                break;
+        }
+        gm_push(out, &n);
+}
+
+static void key(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs_object *o = n.ptr;
+        struct gm *m = out->m;
+        struct ch_range r[3];
+        size_t n_r = 0;
+        bool ok = false;
+
+        switch (ch_json(&n.sub, b, r, &n_r)) {
+        case CH_BAD:
+                return;
+        case CH_END: {
+                int32_t label = o->keys->state[n.q].label;
+                if (label < 0)
+                        return;
+                n.data = seen_add(m, o, n.data, (size_t)label, n.hash);
+                if (n.data == GM_NONE)
+                        return;
+                n.kind = GM_OBJ;
+                n.phase = O_COLON;
+                n.q = (uint32_t)label;
+                n.hash = 0;
+                gm_push(out, &n);
+                return;
+        }
+        case CH_PART:
+                for (size_t i = 0; i < n_r && !ok; i++)
+                        for (uint32_t k = 0; k < o->keys->state[n.q].n_edge && !ok; k++) {
+                                const struct dfa_edge *e = &o->keys->state[n.q].edge[k];
+                                ok = e->lo <= r[i].hi && e->hi >= r[i].lo && any_ok(o, seen_of(m, n.data), o->reach + e->to * o->words);
+                        }
+                if (!ok)
+                        return;
+                break;
+        case CH_WHOLE:
+                n.q = dfa_next(o->keys, n.q, r[0].lo);
+                if (n.q == DFA_DEAD || !any_ok(o, seen_of(m, n.data), o->reach + n.q * o->words))
+                        return;
+                if (o->distinct && seen_of(m, n.data)->count < o->min)
+                        n.hash = (n.hash ^ (r[0].lo + 1)) * 1099511628211u;
+                break;
+        }
+        gm_push(out, &n);
+}
+
+static void object(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs_object *o = n.ptr;
+        struct gm *m = out->m;
+
+        if (is_space(b)) {
+                space(out, n);
+                return;
+        }
+        n.ws = 0;
+        switch (n.phase) {
+        case O_FIRST:
+        case O_KEY:
+                if (b == '"' && key_ok(m, o, n.data)) {
+                        n.kind = GM_KEY;
+                        n.phase = 0;
+                        n.q = 0;
+                        gm_push(out, &n);
+                } else if (b == '}' && n.phase == O_FIRST && may_close(m, o, n.data)) {
+                        gm_add(out, n.parent);
+                }
+                return;
+        case O_COLON:
+                if (b == ':') {
+                        uint32_t node = n.q < o->n_prop ? o->prop[n.q].node : o->cls[n.q - o->n_prop].node;
+                        n.phase = O_AFTER;
+                        n.q = 0;
+                        gm_push(out, &(struct gm_node){ .kind = GM_VALUE, .parent = gm_intern(m, &n), .depth = n.depth, .q = node });
+                }
+                return;
+        default:
+                if (b == ',' && key_ok(m, o, n.data)) {
+                        n.phase = O_KEY;
+                        gm_push(out, &n);
+                } else if (b == '}' && may_close(m, o, n.data)) {
+                        gm_add(out, n.parent);
+                }
+        }
+}
+
+static void item(struct gm_out *out, struct gm_node n, uint16_t ws, uint8_t b) {
+        const struct gs_array *a = n.ptr;
+        struct gm_node v = { .kind = GM_VALUE, .depth = n.depth, .q = n.q < a->n_prefix ? a->prefix[n.q] : a->items, .ws = ws };
+
+        /* past everything that counts, counts are alike */
+        if (a->max != SIZE_MAX || n.q < MAX(a->min, a->n_prefix))
+                n.q++;
+        n.phase = A_AFTER;
+        n.ws = 0;
+        v.parent = gm_intern(out->m, &n);
+        if (v.parent == GM_NONE)
+                return;
+        if (b)
+                value(out, v, b);
+        else
+                gm_push(out, &v);
+}
+
+static void array(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs_array *a = n.ptr;
+
+        if (is_space(b)) {
+                space(out, n);
+                return;
+        }
+        if (b == ']') {
+                if (n.phase == A_FIRST ? a->min == 0 : n.q >= a->min)
+                        gm_add(out, n.parent);
+        } else if (n.phase == A_FIRST) {
+                if (a->max > 0 && b)
+                        item(out, n, n.ws, b);
+        } else if (b == ',' && n.q < a->max) {
+                item(out, n, 0, 0);
+        }
+}
+
+void gm_json_step(struct gm_out *out, uint32_t id, uint8_t b) {
+        struct gm_node n = out->m->node[id];
+
+        switch ((enum gm_kind)n.kind) {
+        case GM_DONE:
+                if (is_space(b))
+                        space(out, n);
+                return;
+        case GM_VALUE: value(out, n, b); return;
+        case GM_STR: string(out, n, b); return;
+        case GM_NUM: number(out, n, b); return;
+        case GM_WORD: {
+                const char *w = n.ptr;
+                if (w[n.q] != (char)b || !b)
+                        return;
+                if (!w[++n.q])
+                        gm_add(out, n.parent);
+                else
+                        gm_push(out, &n);
+                return;
+        }
+        case GM_OBJ: object(out, n, b); return;
+        case GM_KEY: key(out, n, b); return;
+        case GM_ARR: array(out, n, b); return;
+        case GM_NFA: return;
+        }
+}

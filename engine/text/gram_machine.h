@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The machine that follows an output byte by byte: a set of stacks, each the
+ * place where one reading of the output stands. Stacks are linked nodes that
+ * share their tails and are interned, so that equal places are one number and
+ * a set of numbers names a state (masks are cached by it). Nodes made while
+ * looking ahead are dropped again by going back to a mark.
+ */
+
+#include "engine/text/gram_schema.h"
+#include "engine/text/grammar.h"
+
+#define GM_NONE UINT32_MAX
+#define GM_MAX_SET 2048
+#define GM_BLOB_HEADS 256
+#define GM_MAX_DEPTH 128 /* nesting of JSON values */
+
+struct grammar {
+        struct t_ctx c;
+        json_t *doc;          /* the schema's document; its strings are borrowed */
+        struct gs schema;     /* JSON: nodes */
+        bool is_gbnf;
+        struct nfa nfa;       /* GBNF: all rules */
+        uint32_t root;        /* GBNF: the root rule's first state */
+        uint32_t *rule_start; /* by rule */
+};
+
+enum gm_kind { GM_DONE, GM_VALUE, GM_STR, GM_NUM, GM_WORD, GM_OBJ, GM_KEY, GM_ARR, GM_NFA };
+enum { O_FIRST, O_KEY, O_COLON, O_AFTER, A_FIRST = 0, A_AFTER };
+
+struct gm_node {
+        uint32_t parent;
+        uint8_t kind, phase;
+        uint16_t ws;       /* white space just read */
+        uint16_t depth;
+        uint16_t pad;
+        uint32_t q;        /* automaton state, label, count, position */
+        uint32_t sub;      /* within a character: see gram_string.c */
+        uint32_t data;     /* blob: an object's keys so far, a number's text; or a string's length */
+        uint64_t hash;     /* GM_KEY: of the undeclared key being read */
+        const void *ptr;   /* the alternative */
+};
+
+struct gm {
+        const struct grammar *g;
+        struct gm_node *node; uint32_t *chain; size_t n, cap;
+        uint32_t *head; size_t n_head;
+        struct gm_blob { uint64_t hash; uint32_t off, len, chain; } *blob; size_t n_blob, cap_blob;
+        uint32_t blob_head[GM_BLOB_HEADS];
+        uint8_t *pool; size_t n_pool, cap_pool;
+        int error; /* -ENOMEM or -E2BIG: sticky until the mark is gone back to */
+};
+struct gm_mark { size_t n, n_blob, n_pool; };
+
+void gm_init(struct gm *m, const struct grammar *g);
+void gm_release(struct gm *m);
+struct gm_mark gm_mark(const struct gm *m);
+void gm_back(struct gm *m, struct gm_mark to);
+uint32_t gm_intern(struct gm *m, const struct gm_node *n); /* GM_NONE on error */
+uint32_t gm_blob(struct gm *m, const void *p, size_t n);
+static inline const void *gm_blob_data(const struct gm *m, uint32_t id) { return m->pool + m->blob[id].off; }
+
+/* Drops everything but what the set needs; the set's ids become new ones. 0 or -ENOMEM (nothing changed). */
+int gm_compact(struct gm *m, uint32_t *id, size_t n);
+
+/* A set being filled: sorted, without doubles. */
+struct gm_out { struct gm *m; uint32_t id[GM_MAX_SET]; size_t n; };
+void gm_add(struct gm_out *o, uint32_t id);
+void gm_push(struct gm_out *o, const struct gm_node *n);
+
+void gm_start(struct gm *m, struct gm_out *out);
+/* Where the readings in 'in' can go by byte b; an empty set: nowhere. */
+void gm_step(struct gm *m, const uint32_t *in, size_t n, uint8_t b, struct gm_out *out);
+bool gm_done(const struct gm *m, const uint32_t *id, size_t n);
+
+void gm_json_step(struct gm_out *out, uint32_t id, uint8_t b);
+void gm_nfa_add(struct gm_out *out, uint32_t state, uint32_t parent);
+void gm_nfa_step(struct gm_out *out, uint32_t id, uint8_t b);
+
+/* ---- characters of a JSON string, byte by byte ---- */
+enum ch_result { CH_BAD, CH_PART, CH_WHOLE, CH_END };
+struct ch_range { uint32_t lo, hi; };
+/* CH_PART: what it may become, in up to 3 ranges; CH_WHOLE: range 0 is the code point. */
+enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
+/* The same for plain UTF-8 (GBNF). */
+enum ch_result ch_utf8(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
+
+void gbnf_parse(struct grammar *g, const char *src, size_t n);

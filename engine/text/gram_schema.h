@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * A JSON schema in the form the machine runs: nodes, each a union of
+ * alternatives by JSON type. References, allOf and the like are gone: they
+ * were resolved into nodes. Everything lives in the grammar's arena and is
+ * immutable once compiled. Alternatives that no value satisfies are not there,
+ * so that an output begun can always be finished.
+ */
+
+#include <jansson.h>
+
+#include "engine/text/gram_dfa.h"
+
+/* A decimal number, exact: 0.d1d2d3... * 10^exp; n 0 is zero. */
+struct gs_dec { bool neg; uint8_t n; int exp; char d[64]; };
+bool gs_dec_parse(const char *p, size_t n, struct gs_dec *ret);
+int gs_dec_cmp(const struct gs_dec *a, const struct gs_dec *b);
+
+struct gs_number {
+        bool integer;
+        bool free;                 /* no bounds, no multiple: no arithmetic needed */
+        bool has_lo, has_hi, lo_excl, hi_excl;
+        struct gs_dec lo, hi;
+        int64_t multiple;          /* 0: none; then integer is set */
+        int64_t ilo, ihi;          /* for integers: inclusive, within +-10^18, where has_lo, has_hi */
+};
+struct gs_string {
+        const struct dfa *dfa;
+        size_t min, max;           /* counted only if dfa->any; max SIZE_MAX: no bound */
+};
+struct gs_prop { const char *name; size_t n; uint32_t node; bool required, never; };
+struct gs_class { const struct dfa *keys; uint32_t node; }; /* of keys that are not declared */
+struct gs_object {
+        struct gs_prop *prop; size_t n_prop;
+        struct gs_class *cls; size_t n_cls;
+        size_t min, max, n_required;
+        bool distinct;             /* undeclared keys must differ for the count to hold */
+        /* made last: labels are declared properties, then classes */
+        const struct dfa *keys;
+        uint64_t *reach;           /* per state of 'keys': the labels that can still be reached */
+        size_t n_label, words;
+};
+struct gs_array { uint32_t *prefix; size_t n_prefix; uint32_t items; size_t min, max; };
+
+enum { GS_NULL = 1, GS_TRUE = 2, GS_FALSE = 4 };
+struct gs_alts {
+        bool any;                  /* every value: as good as the alternatives, but cheaper to see */
+        unsigned words;
+        const struct gs_string **str; size_t n_str, cap_str;
+        const struct gs_number **num; size_t n_num, cap_num;
+        struct gs_object **obj; size_t n_obj, cap_obj;
+        struct gs_array **arr; size_t n_arr, cap_arr;
+};
+enum gs_status { GS_PENDING, GS_BUSY, GS_DONE };
+struct gs_node {
+        enum gs_status status;
+        const json_t *schema;      /* the source: a schema at a path, or the meet of two nodes */
+        const char *path;
+        uint32_t a, b;
+        struct gs_alts alts;
+        bool nonempty;
+};
+struct gs {
+        struct t_ctx *c;
+        const json_t *root;
+        struct gs_node **node;
+        size_t n_node, cap_node;
+        uint32_t *by_source; size_t n_index; /* open addressing over nodes */
+        size_t work;                         /* alternatives met so far, bounded */
+};
+enum { GS_ANY_NODE = 0, GS_NONE_NODE = 1, GS_ROOT_NODE = 2 };
+
+/* Fails by t_fail with c->where set to the keyword's path. */
+void gs_compile(struct gs *g, struct t_ctx *c, const json_t *root);
+
+/* ---- between the files ---- */
+uint32_t gs_schema_node(struct gs *g, const json_t *schema, const char *path);
+uint32_t gs_meet_node(struct gs *g, uint32_t a, uint32_t b);
+const struct gs_alts *gs_ensure(struct gs *g, uint32_t id); /* compiles it if need be */
+void gs_schema_alts(struct gs *g, const json_t *schema, const char *path, struct gs_alts *ret);
+void gs_meet(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, struct gs_alts *ret);
+void gs_union(struct gs *g, struct gs_alts *to, const struct gs_alts *from);
+bool gs_disjoint(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, unsigned depth);
+void gs_value_alts(struct gs *g, const json_t *value, struct gs_alts *ret); /* exactly this value */
+void gs_prune(struct gs *g);
+const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *proto); /* NULL: no number fits */
+const struct gs_number *gs_number_meet(struct gs *g, const struct gs_number *a, const struct gs_number *b);
+const char *gs_path(struct gs *g, const char *path, const char *key); /* path/key, escaped */
+const char *gs_path_index(struct gs *g, const char *path, size_t i);
+
+/* ---- numbers as text ---- */
+enum { GS_VIABLE = 1, GS_ACCEPT = 2 };
+unsigned gs_number_check(const struct gs_number *n, const char *text, size_t len);
+/* Free numbers need no text: a small state instead; 0 is the start, UINT32_MAX dead. */
+uint32_t gs_free_next(bool integer, uint32_t state, uint8_t ch);
+bool gs_free_accept(uint32_t state);

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "engine/text/gram_machine.h"
+
+#define GRAMMAR_MAX_TOKEN 512 /* longer tokens are never allowed */
+
+struct vocab_node {
+        uint32_t child, next;  /* first child, next sibling; 0: none */
+        uint32_t lo, own;      /* ids[lo, own) end here */
+        uint8_t byte;
+        bool plain;            /* every token from here down is plain */
+};
+struct grammar_vocab {
+        const struct tok *tok;
+        uint32_t n_vocab, max_chars;
+        size_t words;
+        struct vocab_node *node; size_t n_node;
+        uint32_t *ids;         /* usable tokens, sorted by bytes */
+        uint64_t *eog, *plain;
+};

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Grammars for callers: compiling, a generation's state, masks. A state owns
+ * its machine; the grammar and the vocabulary are shared and must outlive it.
+ * Masks are cached by state, so that the tokens within one string cost one
+ * walk over the vocabulary.
+ */
+#include "engine/text/grammar.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/text/gram_vocab.h"
+
+#define CACHE 16
+#define COMPACT_NODES 50000
+#define MAX_SCHEMA ((size_t)4 << 20)
+#define MAX_GRAMMAR_MEMORY ((size_t)256 << 20)
+
+struct cached { uint32_t *id; size_t n; uint64_t *mask; uint64_t used; };
+struct grammar_state {
+        const struct grammar_vocab *v;
+        struct gm m;
+        uint32_t id[GM_MAX_SET];
+        size_t n;
+        bool ended;            /* an end-of-generation token came */
+        struct cached cache[CACHE];
+        uint64_t clock;
+};
+
+/* ---- compiling ---- */
+
+static int compile(const char *src, size_t n, bool gbnf, struct grammar **ret, struct h_error *err) {
+        struct grammar *g;
+        int r;
+
+        if (n > MAX_SCHEMA)
+                return h_error_counts(err, HEARTH_E_grammar_invalid, n, MAX_SCHEMA, "the %s has %zu bytes, more than %zu",
+                                      gbnf ? "grammar" : "schema", n, MAX_SCHEMA);
+        g = h_new0(struct grammar, 1);
+        if (!g)
+                return -ENOMEM;
+        g->c = (struct t_ctx){ .limit = MAX_GRAMMAR_MEMORY, .what = gbnf ? "the grammar" : "the schema", .err = err,
+                               .code = HEARTH_E_grammar_invalid };
+        if (!gbnf) {
+                json_error_t je;
+                g->doc = json_loadb(src, n, JSON_DECODE_ANY, &je);
+                if (!g->doc) {
+                        grammar_free(g);
+                        return h_error_set(err, HEARTH_E_grammar_invalid, "the schema is not JSON: line %d, column %d: %s", je.line,
+                                           je.column, je.text);
+                }
+        }
+        if (setjmp(g->c.jmp)) {
+                r = g->c.rc;
+                grammar_free(g);
+                return r;
+        }
+        if (gbnf)
+                gbnf_parse(g, src, n);
+        else
+                gs_compile(&g->schema, &g->c, g->doc);
+        g->c.err = NULL;
+        *ret = g;
+        return 0;
+}
+
+int grammar_from_json_schema(const char *json, size_t n, struct grammar **ret, struct h_error *err) {
+        return compile(json, n, false, ret, err);
+}
+
+int grammar_from_gbnf(const char *src, size_t n, struct grammar **ret, struct h_error *err) {
+        return compile(src, n, true, ret, err);
+}
+
+struct grammar *grammar_free(struct grammar *g) {
+        if (g) {
+                t_ctx_release(&g->c);
+                json_decref(g->doc);
+                free(g);
+        }
+        return NULL;
+}
+
+/* ---- a generation ---- */
+
+static void forget_masks(struct grammar_state *s) {
+        for (size_t i = 0; i < CACHE; i++) {
+                free(s->cache[i].id);
+                free(s->cache[i].mask);
+                s->cache[i] = (struct cached){ 0 };
+        }
+}
+
+static void take(struct grammar_state *s, const struct gm_out *o) {
+        memcpy(s->id, o->id, o->n * sizeof(*s->id));
+        s->n = o->n;
+}
+
+int grammar_state_new(const struct grammar *g, const struct grammar_vocab *v, struct grammar_state **ret) {
+        struct grammar_state *s = h_new0(struct grammar_state, 1);
+        struct gm_out out;
+        int r;
+
+        if (!s)
+                return -ENOMEM;
+        s->v = v;
+        gm_init(&s->m, g);
+        gm_start(&s->m, &out);
+        r = s->m.error;
+        if (r < 0) {
+                grammar_state_free(s);
+                return r;
+        }
+        take(s, &out);
+        *ret = s;
+        return 0;
+}
+
+struct grammar_state *grammar_state_free(struct grammar_state *s) {
+        if (s) {
+                forget_masks(s);
+                gm_release(&s->m);
+                free(s);
+        }
+        return NULL;
+}
+
+bool grammar_state_done(const struct grammar_state *s) {
+        return s->ended || gm_done(&s->m, s->id, s->n);
+}
+
+/* ---- masks ---- */
+
+struct walk { struct gm *m; const struct grammar_vocab *v; uint64_t *mask; bool skip_plain; };
+
+static void set_bits(const struct walk *w, const struct vocab_node *n) {
+        for (uint32_t i = n->lo; i < n->own; i++)
+                w->mask[w->v->ids[i] / 64] |= UINT64_C(1) << (w->v->ids[i] % 64);
+}
+
+static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t n) {
+        struct gm_out *out = NULL;
+        struct gm_mark mark = gm_mark(w->m);
+
+        for (uint32_t c = w->v->node[node].child; c; c = w->v->node[c].next) {
+                if (w->skip_plain && w->v->node[c].plain)
+                        continue;
+                if (!out && !(out = h_malloc(sizeof(*out)))) {
+                        w->m->error = -ENOMEM;
+                        return;
+                }
+                gm_step(w->m, id, n, w->v->node[c].byte, out);
+                if (w->m->error)
+                        break;
+                if (out->n) {
+                        set_bits(w, &w->v->node[c]);
+                        if (w->v->node[c].child)
+                                walk(w, c, out->id, out->n);
+                        if (w->m->error)
+                                break;
+                }
+                gm_back(w->m, mark);
+        }
+        free(out);
+}
+
+/* Is one reading within a string (or a free key) that takes any token of whole characters? */
+static bool takes_plain(const struct grammar_state *s) {
+        for (size_t i = 0; i < s->n; i++) {
+                const struct gm_node *x = &s->m.node[s->id[i]];
+                if (x->kind == GM_STR && x->sub == 0) {
+                        const struct gs_string *str = x->ptr;
+                        if (str->dfa->any && (str->max == SIZE_MAX || str->max - x->data >= s->v->max_chars))
+                                return true;
+                }
+        }
+        return false;
+}
+
+static const uint64_t *cached_mask(struct grammar_state *s) {
+        for (size_t i = 0; i < CACHE; i++)
+                if (s->cache[i].mask && s->cache[i].n == s->n && memcmp(s->cache[i].id, s->id, s->n * sizeof(*s->id)) == 0) {
+                        s->cache[i].used = ++s->clock;
+                        return s->cache[i].mask;
+                }
+        return NULL;
+}
+
+static void remember(struct grammar_state *s, const uint64_t *mask) {
+        struct cached *c = &s->cache[0];
+        uint32_t *id = h_memdup(s->id, s->n * sizeof(*s->id));
+        uint64_t *copy = h_memdup(mask, s->v->words * sizeof(*mask));
+
+        for (size_t i = 1; i < CACHE; i++)
+                if (s->cache[i].used < c->used)
+                        c = &s->cache[i];
+        if (!id || !copy) { /* works without */
+                free(id);
+                free(copy);
+                return;
+        }
+        free(c->id);
+        free(c->mask);
+        *c = (struct cached){ .id = id, .n = s->n, .mask = copy, .used = ++s->clock };
+}
+
+int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
+        struct walk w = { .m = &s->m, .v = s->v, .mask = mask };
+        struct gm_mark mark = gm_mark(&s->m);
+        const uint64_t *old = s->ended ? NULL : cached_mask(s);
+        int r;
+
+        if (s->ended) { /* nothing but the end may follow the end */
+                memcpy(mask, s->v->eog, s->v->words * sizeof(*mask));
+                return 0;
+        }
+        if (old) {
+                memcpy(mask, old, s->v->words * sizeof(*mask));
+                return 0;
+        }
+        w.skip_plain = takes_plain(s);
+        if (w.skip_plain)
+                memcpy(mask, s->v->plain, s->v->words * sizeof(*mask));
+        else
+                memset(mask, 0, s->v->words * sizeof(*mask));
+        walk(&w, 0, s->id, s->n);
+        r = s->m.error;
+        gm_back(&s->m, mark);
+        if (r < 0)
+                return r;
+        if (gm_done(&s->m, s->id, s->n))
+                for (size_t i = 0; i < s->v->words; i++)
+                        mask[i] |= s->v->eog[i];
+        remember(s, mask);
+        return 0;
+}
+
+int grammar_state_accept_bytes(struct grammar_state *s, const char *p, size_t n) {
+        struct gm_mark mark = gm_mark(&s->m);
+        struct gm_out *out;
+        uint32_t id[GM_MAX_SET];
+        size_t n_id = s->n;
+        int r = 0;
+
+        if (s->ended)
+                return n ? -EINVAL : 0;
+        out = h_malloc(sizeof(*out));
+        if (!out)
+                return -ENOMEM;
+        memcpy(id, s->id, n_id * sizeof(*id));
+        for (size_t i = 0; i < n && r == 0; i++) {
+                gm_step(&s->m, id, n_id, (uint8_t)p[i], out);
+                r = s->m.error ? s->m.error : out->n == 0 ? -EINVAL : 0;
+                memcpy(id, out->id, out->n * sizeof(*id));
+                n_id = out->n;
+        }
+        free(out);
+        if (r < 0) {
+                gm_back(&s->m, mark);
+                return r;
+        }
+        memcpy(s->id, id, n_id * sizeof(*id));
+        s->n = n_id;
+        if (s->m.n > COMPACT_NODES && gm_compact(&s->m, s->id, s->n) == 0)
+                forget_masks(s); /* they were kept by number */
+        return 0;
+}
+
+int grammar_state_accept(struct grammar_state *s, uint32_t token) {
+        const char *p;
+        size_t n;
+
+        if (token >= s->v->n_vocab)
+                return -EINVAL;
+        if (s->v->eog[token / 64] >> (token % 64) & 1) {
+                if (!grammar_state_done(s))
+                        return -EINVAL;
+                s->ended = true;
+                return 0;
+        }
+        p = tok_piece(s->v->tok, token, &n);
+        if (!p || n == 0 || n > GRAMMAR_MAX_TOKEN)
+                return -EINVAL;
+        switch (tok_kind(s->v->tok, token)) {
+        case TOK_NORMAL:
+        case TOK_USER:
+        case TOK_BYTE:
+                return grammar_state_accept_bytes(s, p, n);
+        case TOK_UNKNOWN:
+        case TOK_CONTROL:
+        case TOK_UNUSED:
+                break;
+        }
+        return -EINVAL;
+}

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""JSON schemas as grammars, against jsonschema:
+ - what random walks through the masks produce validates;
+ - instances that validate are accepted in every spelling (key order, white space, escapes), byte by byte;
+ - instances that do not validate are not accepted.
+
+usage: test_grammar.py GRAMMAR_TOOL [SEED]
+"""
+import json
+import random
+import subprocess
+import sys
+
+import jsonschema
+
+STR = {"type": "string"}
+INT = {"type": "integer"}
+SCHEMAS = [
+    {}, True, {"type": "string"}, {"type": "number"}, {"type": "integer"}, {"type": "boolean"}, {"type": "null"},
+    {"type": ["string", "null"]}, {"type": ["integer", "array"], "items": {"type": "boolean"}},
+    {"type": "object"}, {"type": "array"},
+    {"type": "string", "minLength": 2, "maxLength": 4}, {"type": "string", "maxLength": 0}, {"type": "string", "minLength": 20},
+    {"type": "string", "pattern": "^[a-z]+[0-9]{2,3}$"}, {"type": "string", "pattern": "b"}, {"pattern": "^(a|bc)*$", "type": "string"},
+    {"type": "string", "pattern": "^a.c", "maxLength": 5}, {"type": "string", "pattern": "^\\w+@\\d\\S$"},
+    {"type": "string", "pattern": "^[^\"\\\\a-y]{1,3}$"}, {"type": "string", "pattern": "é|😀|\\u00df"},
+    {"type": "string", "pattern": "^(foo|bar)?(-[0-9]+)*$", "minLength": 3},
+    {"enum": ["a", "b\"c", "é", 1, 2.5, None, True, [1, "x"], {"k": [False]}]}, {"const": "only"}, {"const": {"a": {"b": [1, 2]}}},
+    {"enum": [0, -1, 1e3, 100, 12.25]}, {"const": 0.1},
+    {"type": "integer", "minimum": 0}, {"type": "integer", "minimum": -5, "maximum": 17}, {"type": "integer", "exclusiveMinimum": 9, "maximum": 1000},
+    {"type": "integer", "multipleOf": 7, "minimum": 10, "maximum": 300}, {"type": "integer", "multipleOf": 25}, {"type": "integer", "maximum": -3},
+    {"type": "integer", "minimum": 1.5, "maximum": 4.5}, {"type": "integer", "minimum": 123456789012, "maximum": 123456789099},
+    {"type": "number", "minimum": 0, "maximum": 1}, {"type": "number", "exclusiveMinimum": 0}, {"type": "number", "maximum": -0.5},
+    {"type": "number", "minimum": 2.5, "exclusiveMaximum": 2.75}, {"type": "number", "minimum": -1e-3, "maximum": 1e-3},
+    {"type": "number", "minimum": 1e10, "maximum": 3e10}, {"type": "number", "multipleOf": 3},
+    {"type": "array", "items": INT, "minItems": 1, "maxItems": 3}, {"type": "array", "items": {"type": "array", "items": STR, "maxItems": 2}},
+    {"type": "array", "prefixItems": [STR, INT], "items": {"type": "boolean"}}, {"type": "array", "prefixItems": [STR, INT], "items": False},
+    {"type": "array", "prefixItems": [{"const": 1}], "minItems": 2}, {"type": "array", "maxItems": 0}, {"type": "array", "uniqueItems": True, "maxItems": 1},
+    {"type": "object", "properties": {"a": INT, "b": STR, "c": {"type": "boolean"}}, "required": ["b"], "additionalProperties": False},
+    {"type": "object", "properties": {"a": INT}}, {"type": "object", "properties": {"a": INT}, "required": ["a", "z"]},
+    {"type": "object", "additionalProperties": INT}, {"type": "object", "additionalProperties": INT, "minProperties": 2, "maxProperties": 3},
+    {"type": "object", "properties": {"a": INT, "b": INT, "c": INT}, "minProperties": 2, "additionalProperties": False},
+    {"type": "object", "properties": {"a": INT, "b": INT, "c": INT}, "maxProperties": 1},
+    {"type": "object", "properties": {"ab": INT, "abc": STR, "x": {"type": "null"}}, "required": ["x", "abc"], "maxProperties": 2},
+    {"type": "object", "patternProperties": {"^x": INT, "y$": {"minimum": 5}}, "additionalProperties": STR},
+    {"type": "object", "properties": {"xa": {"maximum": 9}}, "patternProperties": {"^x": INT}, "additionalProperties": False},
+    {"type": "object", "propertyNames": {"pattern": "^[a-c]{1,2}$"}, "additionalProperties": {"type": "boolean"}},
+    {"type": "object", "properties": {"a": False, "b": INT}}, {"type": "object", "properties": {"q\"uo\\te": INT, "é\n": STR}, "additionalProperties": False},
+    {"anyOf": [STR, {"type": "integer", "minimum": 3}]}, {"anyOf": [{"type": "object", "properties": {"a": INT}, "required": ["a"], "additionalProperties": False},
+                                                                   {"type": "object", "properties": {"a": STR, "b": INT}, "required": ["b"], "additionalProperties": False}]},
+    {"oneOf": [{"type": "object", "properties": {"kind": {"const": "x"}, "v": INT}, "required": ["kind", "v"]},
+               {"type": "object", "properties": {"kind": {"const": "y"}, "w": STR}, "required": ["kind"]}]},
+    {"oneOf": [STR, {"type": "null"}, {"type": "integer", "maximum": 2}, {"type": "integer", "minimum": 5}]},
+    {"oneOf": [{"type": "array", "maxItems": 1}, {"type": "array", "minItems": 3}]},
+    {"allOf": [{"type": "object", "properties": {"a": INT}, "required": ["a"]}, {"properties": {"b": STR}, "required": ["b"]}]},
+    {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 9}, {"multipleOf": 2}, {"multipleOf": 3}]},
+    {"allOf": [{"type": "string", "pattern": "^a"}, {"pattern": "z$"}, {"maxLength": 4}]},
+    {"allOf": [{"anyOf": [STR, INT]}, {"anyOf": [INT, {"type": "boolean"}]}]},
+    {"type": "object", "properties": {"t": {"type": "string"}}, "anyOf": [{"required": ["t"]}, {"required": ["u"]}]},
+    {"allOf": [{"type": "array", "items": {"type": "number", "minimum": 0}}, {"items": INT, "maxItems": 2}]},
+    {"$defs": {"node": {"type": "object", "properties": {"v": INT, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+                        "required": ["v", "next"], "additionalProperties": False}}, "$ref": "#/$defs/node"},
+    {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}, "n": {"enum": [1, 2]}},
+     "required": ["n"], "additionalProperties": False},
+    {"definitions": {"a/b~c": {"type": "integer", "minimum": 1}}, "type": "array", "items": {"$ref": "#/definitions/a~1b~0c"}, "maxItems": 2},
+    {"$defs": {"pos": {"type": "integer", "minimum": 1}}, "properties": {"x": {"$ref": "#/$defs/pos", "maximum": 5}}, "type": "object",
+     "required": ["x"], "additionalProperties": False},
+    {"type": "string", "format": "date"}, {"type": "string", "format": "time"}, {"type": "string", "format": "date-time"},
+    {"type": "string", "format": "uuid"}, {"type": "string", "format": "email"}, {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"},
+    {"type": "string", "format": "hostname", "maxLength": 9}, {"type": "string", "format": "uri"}, {"type": "string", "format": "duration"},
+    {"title": "T", "description": "d", "default": 1, "examples": [2], "type": "integer", "x-vendor": {}, "$schema": "https://json-schema.org/draft/2020-12/schema"},
+    {"enum": ["a", 1, 2.5], "type": "number"}, {"enum": [1, 2, 3], "minimum": 2}, {"const": 5, "anyOf": [INT, STR]},
+    {"minLength": 3, "minimum": 5, "minItems": 1},
+]
+REFUSED = [
+    ({"not": {}}, "/not: "), ({"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}, "/properties/a/contains: "),
+    ({"type": "x"}, "/type: unknown type 'x'"), ({"type": "string", "pattern": "("}, "/pattern: "), ({"type": "string", "pattern": "(?=a)"}, "/pattern: "),
+    ({"type": "string", "pattern": "(a)\\1"}, "/pattern: back references"), ({"type": "string", "format": "nope"}, "/format: the format 'nope'"),
+    ({"type": "array", "uniqueItems": True}, "/uniqueItems: "), ({"type": "number", "multipleOf": 0.1}, "/multipleOf: "),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "/oneOf: schemas 0 and 1"), ({"$ref": "http://x/y"}, "/$ref: "),
+    ({"$ref": "#/nope"}, "/$ref: there is nothing"), ({"$ref": "#"}, "/: the schema refers to itself"),
+    ({"allOf": [{"$ref": "#"}]}, "/: the schema refers to itself"), ({"minimum": "a"}, "/minimum: must be a number"),
+    ({"type": "string", "minLength": -1}, "/minLength: must be a whole number"), ({"type": "string", "minLength": 3, "maxLength": 2}, "/: no value satisfies"),
+    (False, "/: no value satisfies"), ({"enum": []}, "/: no value satisfies"), ({"allOf": [STR, INT]}, "/: no value satisfies"),
+    ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "/: no value satisfies"),
+    ({"type": "object", "required": ["a"], "additionalProperties": False}, "/: no value satisfies"),
+    ({"if": {}}, "/if: "), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
+    ({"type": "object", "required": [1]}, "/required: must be an array of names"),
+]
+GBNF = [
+    ('root ::= "yes" | "no" reason?\nreason ::= ": " [^\\n]{1,5} # c', ["yes", "no", "no: é", "no: abcde"], ["", "no:", "no: abcdef", "yesx", "no: a\n"]),
+    ('root ::= (item ("," item)*)?\nitem ::= [a-z]+ | "(" root ")"', ["", "a", "ab,c", "(a,(b),()),c"], ["a,", "(a", "A"]),
+    ('root ::= .{2} "\\x41" [\\u00e9-\\u00ff]', ["é€Aé", "xxAÿ"], ["xA", "xxAe"]),
+    ("ws ::= [ \\t\\n]*\nroot ::= num ws (\"+\" ws num ws)*\nnum ::=\n  [0-9]+\n  | \"-\" num", ["1", "1 + -2", "--1+\n2 "], ["+", "1 +", "1 2"]),
+]
+GBNF_REFUSED = [
+    ("root ::= a", "line 1: there is no rule 'a'"), ("a ::= \"x\"", "line 1: there is no rule 'root'"),
+    ("root ::= root \"a\" | \"b\"", "line 1: rule 'root' can begin with itself"), ("root ::= \"a\" root", "line 1: rule 'root' can never end"),
+    ("root ::= \"a", "line 1: the literal that begins here has no end"), ("root ::= (\"a\"", "line 1: ')' is missing"),
+    ("\nroot = x", "line 2: a rule is expected here"), ("root ::= [z-a]", "line 1: a range of a class is out of order"),
+]
+FORMATS = {"date": ["2024-02-29", "1999-12-31"], "time": ["10:00:00Z", "23:59:59.5+01:30"], "date-time": ["2024-02-29T10:00:00Z"],
+           "uuid": ["123e4567-e89b-12d3-a456-426614174000"], "email": ["a.b@c.de", "x@y"], "ipv4": ["0.0.0.0", "255.1.20.3"],
+           "ipv6": ["::", "::1", "1:2:3:4:5:6:7:8", "fe80::1", "::ffff:1.2.3.4"], "hostname": ["a.b-c", "x"], "uri": ["http://a/b?c#d", "urn:x"],
+           "duration": ["P1D", "PT5M", "P1Y2M3DT4H"]}
+
+
+class Gen:
+    """Candidates that often satisfy a schema; whether they do, jsonschema says."""
+
+    def __init__(self, rnd, root):
+        self.r, self.root = rnd, root
+
+    def text(self):
+        return "".join(self.r.choice("abcxyz019 \"\\/\n\té߀😀-.@") for _ in range(self.r.choice([0, 1, 1, 2, 3, 5, 9])))
+
+    def number(self, s):
+        lo, hi = s.get("minimum", s.get("exclusiveMinimum")), s.get("maximum", s.get("exclusiveMaximum"))
+        r = self.r
+        picks = [0, 1, -1, 7, 12.5, -0.25, 1e-7, 1e20, 123456789, r.randint(-1000, 1000), r.random(), r.uniform(-1e6, 1e6)]
+        for b in (lo, hi):
+            if b is not None:
+                picks += [b, b + 1, b - 1, b * 2, b / 2, b + r.random(), b - r.random(), int(b) + 1] * 2
+        if lo is not None and hi is not None:
+            picks += [r.uniform(lo, hi), r.randint(int(lo), max(int(lo), int(hi)))] * 6
+        v = r.choice(picks)
+        m = s.get("multipleOf")
+        if m and r.random() < 0.8:
+            v = int(v) // m * m
+        if (s.get("type") == "integer" or r.random() < 0.2) and abs(v) < 1e18:
+            v = int(v)
+        return v
+
+    def value(self, s, depth=0):
+        r = self.r
+        if s is True or s == {} or s is False or r.random() < 0.04 or depth > 6:
+            kinds = [None, True, r.randint(-9, 99), r.random(), self.text()]
+            if depth < 3:
+                kinds += [[self.value({}, depth + 1) for _ in range(r.randint(0, 2))], {self.text(): self.value({}, depth + 1) for _ in range(r.randint(0, 2))}]
+            return r.choice(kinds)
+        if "const" in s and r.random() < 0.9:
+            return s["const"]
+        if "enum" in s and r.random() < 0.9:
+            return r.choice(s["enum"]) if s["enum"] else None
+        for key in ("anyOf", "oneOf"):
+            if key in s and r.random() < 0.9:
+                return self.value({**{k: v for k, v in s.items() if k != key}, **r.choice(s[key])}, depth)
+        if "allOf" in s and r.random() < 0.9:
+            merged = {k: v for k, v in s.items() if k != "allOf"}
+            for sub in s["allOf"]:
+                for k, v in sub.items():
+                    if k == "properties":
+                        merged[k] = {**merged.get(k, {}), **v}
+                    elif k == "required":
+                        merged[k] = merged.get(k, []) + v
+                    else:
+                        merged[k] = v
+            return self.value(merged, depth)
+        if "$ref" in s:
+            t = self.root
+            for part in s["$ref"][1:].split("/")[1:]:
+                t = t[part.replace("~1", "/").replace("~0", "~")]
+            return self.value({**t, **{k: v for k, v in s.items() if k not in ("$ref", "$defs", "definitions")}}, depth)
+        t = s.get("type", r.choice(["null", "boolean", "string", "number", "object", "array"]))
+        if isinstance(t, list):
+            t = r.choice(t)
+        if t == "null":
+            return None
+        if t == "boolean":
+            return r.random() < 0.5
+        if t in ("number", "integer"):
+            return self.number(s)
+        if t == "string":
+            if "format" in s:
+                return r.choice(FORMATS[s["format"]])
+            picks = [self.text() for _ in range(6)] + ["ab12", "abc123", "xby", "", "abcbc", "a\nc", "abcd", "w@1z", "é", "az", "aqz", "foo-12", "-1-2", "zé߀", "z"]
+            n = s.get("minLength", 0)
+            return (r.choice(picks) + "q" * r.choice([0, 0, n]))[:s.get("maxLength", 1000)]
+        if t == "array":
+            items, prefix = s.get("items", {}), s.get("prefixItems", [])
+            n = r.choice([0, 1, 2, 3, s.get("minItems", 0), min(s.get("maxItems", 4), 9), len(prefix)])
+            return [self.value(prefix[i] if i < len(prefix) else items, depth + 1) for i in range(n)]
+        out, props = {}, s.get("properties", {})
+        for k in props:
+            if k in s.get("required", []) or r.random() < 0.5:
+                out[k] = self.value(props[k], depth + 1)
+        for k in s.get("required", []):
+            if k not in out and r.random() < 0.95:
+                out[k] = self.value(props.get(k, {}), depth + 1)
+        for _ in range(r.choice([0, 0, 1, 2, s.get("minProperties", 0)])):
+            k = r.choice([self.text(), "x1", "xy", "ay", "q", "a", "bb", "c", "ab"])
+            sub = s.get("additionalProperties", {})
+            for p, v in s.get("patternProperties", {}).items():
+                if __import__("re").search(p, k):
+                    sub = v
+            out.setdefault(k, self.value(sub, depth + 1))
+        return out
+
+
+def shuffled(v, r):
+    if isinstance(v, dict):
+        items = list(v.items())
+        r.shuffle(items)
+        return {k: shuffled(x, r) for k, x in items}
+    return [shuffled(x, r) for x in v] if isinstance(v, list) else v
+
+
+def spellings(v, r):
+    yield json.dumps(v)
+    yield json.dumps(shuffled(v, r), ensure_ascii=False, separators=(",", ":"))
+    yield json.dumps(shuffled(v, r), indent=r.choice([1, 2, 4, "\t"]), ensure_ascii=r.random() < 0.5).replace("/", r.choice(["/", "\\/"]))
+
+
+class Tool:
+    def __init__(self, path):
+        self.p = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, **q):
+        self.p.stdin.write((json.dumps(q) + "\n").encode())
+        self.p.stdin.flush()
+        line = self.p.stdout.readline()
+        if not line:
+            raise SystemExit(f"the tool ended at {json.dumps(q)[:300]}")
+        return json.loads(line)
+
+
+def check_schema(tool, schema, rnd, bad):
+    """Returns (walks finished, valid instances, invalid instances)."""
+    got = tool.ask(schema=schema)
+    if "error" in got:
+        bad.append(f"{json.dumps(schema)}: refused: {got['error']}")
+        return 0, 0, 0
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    finished = valid = invalid = 0
+    for i in range(25):
+        got = tool.ask(walk=rnd.randrange(1 << 40), limit=rnd.choice([5, 20, 60, 150]))
+        if "dead" in got or "error" in got:
+            bad.append(f"{json.dumps(schema)}: dead end: {json.dumps(got)[:300]}")
+        elif got["text"] is not None:
+            finished += 1
+            try:
+                v = json.loads(got["text"])
+            except ValueError as e:
+                bad.append(f"{json.dumps(schema)}: not JSON ({e}): {got['text']!r:.300}")
+                continue
+            e = next(validator.iter_errors(v), None)
+            if e:
+                bad.append(f"{json.dumps(schema)}: walk does not validate ({e.message:.100}): {got['text']!r:.300}")
+    gen = Gen(rnd, schema)
+    # jsonschema checks a format only if it has a package for it; multiples of doubles past 2^53 are not told apart
+    unknown = isinstance(schema, dict) and schema.get("format", "date") not in jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers
+    for _ in range(40):
+        v = gen.value(schema)
+        ok = validator.is_valid(v)
+        if unknown and isinstance(v, str) and v not in FORMATS[schema["format"]]:
+            continue
+        if "multipleOf" in str(schema) and isinstance(v, float) and abs(v) > 2**53:
+            continue
+        valid += ok
+        invalid += not ok
+        for text in spellings(v, rnd):
+            got = tool.ask(text=text)
+            if got["done"] != ok:
+                bad.append(f"{json.dumps(schema)}: {'valid but refused' if ok else 'invalid but accepted'}: {text!r:.300} {got}")
+                break
+    return finished, valid, invalid
+
+
+def main():
+    tool = Tool(sys.argv[1])
+    rnd = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    bad = []
+    counts = [0, 0, 0]
+    for schema in SCHEMAS:
+        got = check_schema(tool, schema, rnd, bad)
+        counts = [a + b for a, b in zip(counts, got)]
+    for schema, message in REFUSED:
+        got = tool.ask(schema=schema)
+        if not got.get("error", "").startswith(message):
+            bad.append(f"{json.dumps(schema)}: expected a refusal '{message}...', got {got}")
+    for src, yes, no in GBNF:
+        got = tool.ask(gbnf=src)
+        if "error" in got:
+            bad.append(f"{src!r}: {got['error']}")
+            continue
+        for text, want in [(t, True) for t in yes] + [(t, False) for t in no]:
+            if tool.ask(text=text)["done"] != want:
+                bad.append(f"{src!r}: {text!r} is {'refused' if want else 'accepted'}")
+        for i in range(20):
+            got = tool.ask(walk=rnd.randrange(1 << 40), limit=20)
+            if "dead" in got or (got["text"] is not None and not tool.ask(text=got["text"])["done"]):
+                bad.append(f"{src!r}: walk {got}")
+    for src, message in GBNF_REFUSED:
+        got = tool.ask(gbnf=src)
+        if not got.get("error", "").startswith(message):
+            bad.append(f"{src!r}: expected a refusal '{message}...', got {got}")
+    for line in bad[:40]:
+        print(line)
+    print(f"{len(SCHEMAS)} schemas: {counts[0]} walks validated, {counts[1]} valid and {counts[2]} invalid instances; {len(bad)} wrong")
+    return 1 if bad or min(counts) < 500 else 0
+
+
+sys.exit(main())
