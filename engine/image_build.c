@@ -20,22 +20,21 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <blake2.h>
+
 #include "base/alloc.h"
-#include "base/blake2b.h"
 #include "engine/image.h"
 
 #define HASH_PIECE ((uint64_t)4 << 20)
 #define STRIPE_BYTES ((uint64_t)1 << 20)
 #define MAX_THREADS 8u
 
-_Static_assert(IMAGE_HASH == BLAKE2B_DIGEST, "the image's hash is a BLAKE2b digest");
-
 struct fill {
         const struct image_source *s;
         const struct image_plan *p;
         const struct eng_image_options *o;
         uint8_t *map;
-        uint8_t (*digest)[BLAKE2B_DIGEST]; /* one per tensor */
+        uint8_t (*digest)[IMAGE_HASH]; /* one per tensor */
         _Atomic uint32_t next;
         _Atomic uint64_t done;
         uint64_t total;
@@ -48,22 +47,22 @@ struct fill {
 
 /* Digest of a tensor: the digest of its pieces' digests. Bytes may come in any portions. */
 struct tensor_hash {
-        struct blake2b all, piece;
+        blake2b_state all, piece;
         uint64_t n; /* bytes in the piece */
 };
 
 static void hash_begin(struct tensor_hash *h) {
-        blake2b_init(&h->all);
-        blake2b_init(&h->piece);
+        blake2b_init(&h->all, IMAGE_HASH);
+        blake2b_init(&h->piece, IMAGE_HASH);
         h->n = 0;
 }
 
 static void hash_end_piece(struct tensor_hash *h) {
-        uint8_t d[BLAKE2B_DIGEST];
+        uint8_t d[IMAGE_HASH];
 
-        blake2b_final(&h->piece, d);
+        blake2b_final(&h->piece, d, IMAGE_HASH);
         blake2b_update(&h->all, d, sizeof(d));
-        blake2b_init(&h->piece);
+        blake2b_init(&h->piece, IMAGE_HASH);
         h->n = 0;
 }
 
@@ -79,10 +78,10 @@ static void hash_add(struct tensor_hash *h, const uint8_t *p, uint64_t n) {
         }
 }
 
-static void hash_finish(struct tensor_hash *h, uint8_t digest[BLAKE2B_DIGEST]) {
+static void hash_finish(struct tensor_hash *h, uint8_t digest[IMAGE_HASH]) {
         if (h->n > 0)
                 hash_end_piece(h);
-        blake2b_final(&h->all, digest);
+        blake2b_final(&h->all, digest, IMAGE_HASH);
 }
 
 static void advance(struct fill *f, uint64_t n) {
@@ -235,15 +234,15 @@ static void write_metadata(struct fill *f) {
 
 static void write_header(struct fill *f) {
         struct image_header h = f->p->header;
-        struct blake2b b;
+        blake2b_state b;
 
-        blake2b_init(&b);
+        blake2b_init(&b, IMAGE_HASH);
         for (uint32_t i = 0; i < f->s->n_parts; i++) {
                 const struct image_part *p = &f->s->part[i];
                 blake2b_update(&b, p->mem, MIN((uint64_t)p->mem_bytes, p->g->data_offset));
         }
-        blake2b_update(&b, f->digest, (size_t)h.n_tensors * BLAKE2B_DIGEST);
-        blake2b_final(&b, h.hash);
+        blake2b_update(&b, &f->digest[0][0], (size_t)h.n_tensors * IMAGE_HASH);
+        blake2b_final(&b, h.hash, IMAGE_HASH);
         memcpy(f->map, &h, sizeof(h));
         memcpy(f->map, IMAGE_MAGIC, 8);
 }
@@ -296,7 +295,7 @@ static int fill_image(struct fill *f, int memfd, struct h_error *err) {
         r = map_target(memfd, f->p->header.bytes, &f->map, err);
         if (r < 0)
                 return r;
-        f->digest = h_calloc(f->p->header.n_tensors, BLAKE2B_DIGEST);
+        f->digest = h_calloc(f->p->header.n_tensors, IMAGE_HASH);
         if (!f->digest)
                 return h_error_from_errno(err, -ENOMEM, "filling a model's image");
         for (uint32_t i = 0; i < f->p->header.n_tensors; i++)
