@@ -228,7 +228,9 @@ static void begin(struct wmodel *m, struct task *t) {
         if (t->msg.type == WIRE_embed)
                 r = next_text(m, t);
         else {
+                device_take(t->worker, false); /* sharing a recurrent state copies it */
                 r = prefix_begin(m, t);
+                device_give(t->worker);
                 if (r == 0)
                         reply_accepted(t);
                 if (r == 0 && replay_state(t, &r))
@@ -312,8 +314,11 @@ static bool step(struct worker *w, struct wmodel *m) {
         atomic_store(&w->busy, true);
         before = now_us();
         r = masks(m, &p);
-        if (r == 0)
+        if (r == 0) {
+                device_take(w, false);
                 r = eng_step(m->context, m->items, p.n, m->results, &err);
+                device_give(w);
+        }
         now = now_us();
         atomic_fetch_add(&w->steps, 1);
         if (r == ENG_NO_PAGES && prefix_drop_oldest(m))

@@ -365,6 +365,8 @@ int worker_serve(const struct log *log) {
         list_init(&w->new_tasks);
         pthread_mutex_init(&w->lock, NULL);
         pthread_cond_init(&w->some, NULL);
+        pthread_mutex_init(&w->device_lock, NULL);
+        pthread_cond_init(&w->device_free, NULL);
         frame_reader_init(&c->in, wk_schema.max_frame, 1);
         r = outbox_init(&w->out);
         if (r == 0)

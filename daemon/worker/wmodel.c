@@ -15,8 +15,13 @@ static void teardown(struct wmodel *m) {
         free(m->results);
         free(m->in_step);
         m->vocab = grammar_vocab_free(m->vocab);
+        if (m->context || m->model)
+                device_take(m->worker, true);
         m->context = eng_context_free(m->context);
-        m->model = eng_model_close(m->model);
+        if (m->model) {
+                m->model = eng_model_close(m->model);
+                device_give(m->worker);
+        }
         m->image = eng_image_close(m->image);
         m->fd = fd_close(m->fd);
         m->items = NULL;
@@ -43,7 +48,9 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
         r = eng_plan(m->model, &l, MAX(m->available, UINT64_C(1)), &mem, err);
         if (r < 0)
                 return r;
+        device_take(m->worker, true); /* its scratch may be exchanged for a larger one */
         r = eng_context_new(m->model, &l, &m->context, err);
+        device_give(m->worker);
         if (r < 0)
                 return r;
         m->n_ctx = eng_context_limits(m->context)->n_ctx;

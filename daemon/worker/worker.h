@@ -76,6 +76,16 @@ struct worker {
         struct list new_tasks;   /* task.link */
         bool changed;
 
+        /*
+         * A device serves one thread at a time: the engine's steps, or the
+         * loader making a context, which goes first when it wants to.
+         */
+        pthread_mutex_t device_lock;
+        pthread_cond_t device_free;
+        unsigned device_wanted;
+        bool device_busy;
+
+
         atomic_uint_least64_t steps, rows;
         atomic_bool busy;        /* a step could be made */
 
@@ -95,6 +105,10 @@ void wmodel_close(struct wmodel *m);
 struct wmodel *wmodel_unref(struct wmodel *m); /* NULL; from any thread */
 /* The grammar index of its vocabulary, made when first asked for. */
 int wmodel_vocab(struct wmodel *m, const struct grammar_vocab **ret, struct h_error *err);
+
+/* device.c: exclusive use of the device; 'urgent' ones come before the engine's next step. */
+void device_take(struct worker *w, bool urgent);
+void device_give(struct worker *w);
 
 /* engine.c */
 void *engine_main(void *worker);

@@ -85,9 +85,21 @@ static int cpu_copy(struct k_dev *dev, void *dst, const void *src, size_t bytes)
         return 0;
 }
 
+/*
+ * Large ranges are given back to the kernel, which hands out zeroed pages when
+ * they are touched: a KV cache then takes memory as it fills, not at once.
+ */
 static int cpu_zero(struct k_dev *dev, void *dst, size_t bytes) {
+        const uintptr_t page = 4096, begin = (uintptr_t)dst, end = begin + bytes;
+        uintptr_t first = (begin + page - 1) & ~(page - 1), last = end & ~(page - 1);
+
         (void)dev;
-        memset(dst, 0, bytes);
+        if (bytes < 2u << 20 || madvise((void *)first, last - first, MADV_DONTNEED) < 0) {
+                memset(dst, 0, bytes); /* small, or locked in memory */
+                return 0;
+        }
+        memset(dst, 0, first - begin);
+        memset((void *)last, 0, end - last);
         return 0;
 }
 

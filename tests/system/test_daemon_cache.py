@@ -130,6 +130,20 @@ def make_split():
         expect("model_not_found", lambda: c.call("load", {"model": "tiny"}), "part 2 of 2", "tiny-00002-of-00002.gguf")
 
 
+def loads_beside_streams():
+    """Models come and go beside a stream, which comes out as if alone."""
+    with daemon() as d, Client(d.path) as c, Client(d.path) as other:
+        shutil.copy(MODELS / "llama-q8_0.gguf", d.models / "second.gguf")
+        want = c.generate(model="tiny", prompt="the cat", max_tokens=900, temperature=0.0, **NO_END)[1]
+        streams = [long_answer(c, 900) for _ in range(3)]
+        for n in (64, 1000, 128, 512, 1024, 256):  # each takes another context, and more scratch or less
+            other.call("load", {"model": "second", "n_ctx": n, "slots": 1 + n % 7})
+            other.generate(model="second", prompt="a", max_tokens=3, **NO_END)
+            other.call("unload", {"model": "second", "force": True})
+        for i in streams:
+            assert [t for _, m, f in c.events(i) if m == "tokens" for t in ids(f["ids"])] == want
+
+
 def unload_gives_back():
     """Unload frees all memory; refused while in use, unless forced, which ends the requests."""
     with daemon() as d, Client(d.path) as c:
@@ -210,4 +224,4 @@ def the_copy_is_sealed():
 
 
 sys.exit(run_tests([a_second_load_reads_nothing, another_profile_shares_the_bytes, a_copy_is_recognized, a_changed_file_is_read_again,
-                    by_path, split_models, unload_gives_back, idle_models_leave, need_ends_idle_models, the_copy_is_sealed]))
+                    by_path, split_models, loads_beside_streams, unload_gives_back, idle_models_leave, need_ends_idle_models, the_copy_is_sealed]))
