@@ -37,7 +37,7 @@ struct fill {
         int memfd;
         bool exited, released, replied, need_open;
         uint32_t need_id;
-        uint64_t bytes_read;
+        uint64_t bytes_read, heard_ms;
         struct fill_result result;
         struct h_error err;
 };
@@ -112,6 +112,7 @@ static void on_frame(struct channel *c, struct frame *fr) {
                 fill_abort(f, &err);
                 return;
         }
+        f->heard_ms = server_now(f->server);
         switch (m.type) {
         case WK_fill_need: {
                 const struct wk_fill_need *b = m.body;
@@ -241,6 +242,7 @@ int fill_start(struct server *s, const char *name, const struct source *src, con
                 f->released = true;
         else
                 r = channel_send(&f->channel, &b, fds, (uint32_t)src->n + 1);
+        f->heard_ms = server_now(s);
         *ret = f;
         if (r < 0) {
                 struct h_error e = {};
@@ -262,6 +264,7 @@ void fill_go(struct fill *f) {
         if (!f->need_open || !f->channel.open)
                 return;
         f->need_open = false;
+        f->heard_ms = server_now(f->server);
         wk_init_fill_go(&msg);
         r = wk_encode_fill_go(&b, f->need_id, &msg, &err);
         if (r == 0)
@@ -277,4 +280,15 @@ void fill_abort(struct fill *f, const struct h_error *why) {
                 f->err = *why;
         if (!f->exited)
                 uv_process_kill(&f->process, SIGKILL);
+}
+
+void fill_check(struct fill *f) {
+        uint64_t limit = f->server->config.hang_timeout, silent = server_now(f->server) - f->heard_ms;
+        struct h_error err = {};
+
+        if (!limit || silent < limit || f->need_open || f->exited)
+                return;
+        h_error_set(&err, HEARTH_E_io, "%s: nothing was read for %llu ms (after %llu bytes); is its disk or network there?", f->name,
+                    (unsigned long long)silent, (unsigned long long)f->bytes_read);
+        fill_abort(f, &err);
 }

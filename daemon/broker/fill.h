@@ -36,5 +36,7 @@ struct fill_ops {
 int fill_start(struct server *s, const char *name, const struct source *src, const struct fill_ops *ops, void *ud,
                struct fill **ret, struct h_error *err);
 void fill_go(struct fill *f);
+/* Called now and then: ends one that has made no progress for longer than hang_timeout (a dead network disk). */
+void fill_check(struct fill *f);
 /* Ends the process; on_done follows with this error. */
 void fill_abort(struct fill *f, const struct h_error *why);

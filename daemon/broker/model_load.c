@@ -527,7 +527,9 @@ void models_tick(struct server *s) {
         uint64_t now = server_now(s);
 
         list_foreach(m, &s->models, struct model, link)
-                if (idle(m) && m->profile.idle_timeout && now - m->last_used_ms >= m->profile.idle_timeout) {
+                if (m->fill)
+                        fill_check(m->fill);
+                else if (idle(m) && m->profile.idle_timeout && now - m->last_used_ms >= m->profile.idle_timeout) {
                         log_info(&s->log, "model %s was idle for %llu ms", m->label, (unsigned long long)(now - m->last_used_ms));
                         model_close(m);
                 }

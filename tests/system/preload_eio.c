@@ -2,7 +2,8 @@
 /*
  * For tests, preloaded into the fill process: a disk that fails (reads past the
  * offset in TEST_EIO_AT give EIO), and a file that grows while it is read (the
- * first read appends to the one named in TEST_GROW).
+ * first read appends to the one named in TEST_GROW), and one that never answers
+ * (TEST_HANG).
  */
 #undef _FILE_OFFSET_BITS /* both names are wanted, not one renamed to the other */
 #include <errno.h>
@@ -23,6 +24,8 @@ static ssize_t read_at(int fd, void *buf, size_t n, off_t off) {
                 close(w);
                 unsetenv("TEST_GROW");
         }
+        if (getenv("TEST_HANG"))
+                pause();
         if (at && off + (off_t)n > atoll(at)) {
                 errno = EIO;
                 return -1;

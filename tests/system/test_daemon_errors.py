@@ -118,6 +118,15 @@ def disk_errors():
         fails("read-error", load(c, "tiny"))  # and again: nothing of the first is left
 
 
+def dead_disk():
+    """A disk that never answers: the load ends after hang_timeout, and only it."""
+    with daemon(config="[worker]\nhang_timeout = 1s\n", env=dict(PRELOADED, TEST_HANG="1")) as d, Client(d.path) as c:
+        i = c.start("load", {"model": "tiny"})
+        c.call("status")
+        fails("dead-disk", lambda: list(c.events(i)))
+        assert c.call("status").get("host_bytes", 0) == 0
+
+
 def changing_file():
     """A file that grows while it is read is no model yet."""
     with private_dir() as elsewhere:
@@ -336,5 +345,5 @@ def every_row_has_its_test():
     assert set(TABLE) == SEEN, f"rows without a test: {set(TABLE) - SEEN}; tests without a row: {SEEN - set(TABLE)}"
 
 
-sys.exit(run_tests([model_files, disk_errors, changing_file, requests, memory, limits, worker, starting, from_the_command_line,
+sys.exit(run_tests([model_files, disk_errors, dead_disk, changing_file, requests, memory, limits, worker, starting, from_the_command_line,
                     every_row_has_its_test]))
