@@ -185,6 +185,9 @@ def requests():
         fails("messages-json", chat("plain", messages="[{"))
         fails("messages-shape", chat("plain", messages='["hello"]'))
         fails("messages-empty", chat("plain", messages="[]"))
+        fails("schema-invalid", lambda: c.generate(model="tiny", prompt="a", json_schema='{"type": "tree"}'))
+        fails("grammar-invalid", lambda: c.generate(model="tiny", prompt="a", grammar='root ::= "a" |\nthing'))
+        fails("schema-and-grammar", lambda: c.generate(model="tiny", prompt="a", grammar='root ::= "a"', json_schema="{}"))
 
 
 def memory():

@@ -284,6 +284,40 @@ def embeddings():
         assert list(c.events(i))[-1][2]["n_generated"] == 100
 
 
+def constrained():
+    """With a schema or a grammar the answer is in its language, whatever the model would rather say; also after a replay."""
+    import jsonschema
+    import signal
+    schema = {"type": "object", "properties": {"name": {"enum": ["cat", "dog"]}, "legs": {"type": "integer", "minimum": 2, "maximum": 4},
+                                               "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
+              "required": ["name", "legs", "tags"], "additionalProperties": False}
+    with daemon() as d, Client(d.path) as c:
+        # Left to itself the random model fills every gap with white space, as JSON allows.
+        blank = [t for s in "\r\n\t " for t in ids(c.call("tokenize", {"model": "tiny", "text": s})["ids"])]
+        thin = {"bias_ids": ids_blob(blank), "bias_values": struct.pack(f"<{len(blank)}f", *[-float("inf")] * len(blank))}
+        for seed in range(1, 6):
+            ask = dict(model="tiny", prompt="the", json_schema=json.dumps(schema), max_tokens=900, temperature=1.0, seed=seed, **thin)
+            text, tokens, reply = c.generate(**ask)
+            assert reply["finish"] == "stop", (reply, text)
+            jsonschema.validate(json.loads(text), schema)
+        i = c.start("generate", dict(ask, credits=8))
+        got, said = [], ""
+        while len(got) < 8:
+            _, m, f = c.next_of(i)
+            got += ids(f.get("ids", b"")) if m == "tokens" else []
+            said += f.get("text", "") if m == "tokens" else ""
+        os.kill(c.call("status")["worker_pid"], signal.SIGKILL)
+        c.call("credit", {"request": i, "n": 1000})
+        for _, m, f in c.events(i):
+            got += ids(f.get("ids", b"")) if m == "tokens" else []
+            said += f.get("text", "") if m == "tokens" else ""
+        assert (got, said) == (tokens, text), (said, text)
+        text, _, reply = c.generate(model="tiny", prompt="the", grammar='root ::= ("yes" | "no") " " [0-9]+ "!"', max_tokens=100,
+                                    temperature=1.0, seed=3)
+        import re
+        assert re.fullmatch(r"(yes|no) [0-9]+!", text) or reply["finish"] == "length", (text, reply)
+
+
 def logprobs():
     """One value for each token and the n likeliest with their texts; greedy takes the best."""
     import math
@@ -344,4 +378,4 @@ def status_answers_during_work():
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
                     a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
-                    prefixes_are_reused, prewarm, chat, embeddings, logprobs, whole_context, ps_and_models, status_answers_during_work]))
+                    prefixes_are_reused, prewarm, chat, embeddings, constrained, logprobs, whole_context, ps_and_models, status_answers_during_work]))
