@@ -136,6 +136,14 @@ int cli_open_source(struct cli *c, const char *model, struct cli_source *ret);
 bool cli_is_path(const char *model);
 void cli_source_close(struct cli_source *s);
 
+/* pick.c: which model is meant. Exit statuses. The list is fetched when it is first needed. */
+struct cli_models { char **names; size_t n; bool has_default; }; /* has_default: the daemon would take one by itself */
+int cli_models_fetch(struct cli *c, struct cli_models *ret);
+void cli_models_free(struct cli_models *l);
+bool cli_models_has(const struct cli_models *l, const char *name);
+/* When none was named: the only one there is, or NULL for the daemon's default. *ret lives as long as the list. */
+int cli_pick_model(struct cli *c, struct cli_models *l, const char **ret);
+
 /* answer.c: one generation shown as it streams. */
 struct cli_answer {
         struct cli *cli;

@@ -218,6 +218,7 @@ static int run(struct cli *c) {
         struct chat ch = { .cli = c };
         struct cli_generate_files files = {};
         struct cli_source source = {};
+        struct cli_models models = {};
         struct hearth_generate g;
         const char *model = c->args.model ? c->args.model : c->n_words ? c->words[0] : NULL;
         int r;
@@ -225,6 +226,8 @@ static int run(struct cli *c) {
         if (c->n_words > (c->args.model ? 0u : 1u))
                 return cli_fail(c, EX_USAGE, "chat takes one model; the conversation is typed. For one prompt: hearth run");
         r = cli_fill_generate(c, &g, &files);
+        if (!r && !model)
+                r = cli_pick_model(c, &models, &model);
         if (!r)
                 r = cli_open_source(c, model, &source);
         if (!r)
@@ -244,6 +247,7 @@ static int run(struct cli *c) {
         }
         chat_end(&ch);
         cli_source_close(&source);
+        cli_models_free(&models);
         cli_generate_files_free(&files);
         return r;
 }

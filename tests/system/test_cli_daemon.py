@@ -91,6 +91,16 @@ def test_first_use():
         c = w.run("run", "--raw", "-t", "0", "-n", "12", *NO_END, stdin=b"the quick brown")
         check(c, 0, "")
         assert c.stdout == a.stdout, (a, c)
+    with World() as w:  # the same without a word about the model, from the start
+        d = w.run("run", "--raw", "-t", "0", "-n", "12", *NO_END, "the quick brown", stdin=b"")
+        check(d, 0, "")
+        assert d.stdout == a.stdout, (a, d)
+    with World() as w:
+        shutil.copy(TINY, w.models / "other.gguf")
+        check(w.run("run", "--raw", "the quick brown"), 64, "several models are there, and none is loaded: name one of other, tiny")
+        os.remove(w.models / "other.gguf")
+        os.remove(w.models / "tiny.gguf")
+        check(w.run("run", "hello"), 66, "the daemon knows no model")
 
 
 def test_two_at_once_start_one():
