@@ -18,6 +18,7 @@ enum tc_payload {
         TC_MISTRAL,   /* JSON array, or NAME[CALL_ID]ID[ARGS]JSON */
         TC_GEMMA,     /* call:NAME{k:<|"|>v<|"|>, ...} */
         TC_PYTHONIC,  /* [name(k='v', ...), ...] */
+        TC_MCP,       /* <server_name>S</server_name> <tool_name>N</tool_name> <arguments>JSON</arguments> (MiroThinker) */
         TC_LLAMA,     /* bare {"name", "parameters"}, or after <|python_tag|> */
         TC_RECIPIENT, /* >>>NAME\nJSON (functionary) */
         TC_HARMONY,   /* <|channel|>commentary to=functions.NAME ... <|message|>JSON (gpt-oss) */

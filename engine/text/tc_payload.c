@@ -252,6 +252,7 @@ static int function_tag(struct tc_sink *s, struct tc_slice text) {
 static int invoke_tag(struct tc_sink *s, struct tc_slice text) {
         const char *q = memchr(text.p, '"', text.n);
         struct tc_slice name, head, value;
+        const char *close = tc_find(text, "｜DSML｜") >= 0 ? "</｜DSML｜parameter>" : "</parameter>";
         size_t at = 0;
         json_t *o;
 
@@ -262,7 +263,7 @@ static int invoke_tag(struct tc_sink *s, struct tc_slice text) {
         while (o && between(text, &at, "parameter name=\"", ">", &head)) {
                 const char *end = memchr(head.p, '"', head.n);
                 struct tc_slice rest = { text.p + at, text.n - at };
-                ptrdiff_t z = tc_find(rest, "</");
+                ptrdiff_t z = tc_find(rest, close);
                 int r;
                 if (!end || z < 0)
                         break;
@@ -295,6 +296,19 @@ static int arg_keys(struct tc_sink *s, struct tc_slice text) {
                         return -ENOMEM;
                 }
         return tc_add_object(s, name, o);
+}
+
+/* <tool_name>N</tool_name> <arguments>JSON</arguments>, any number of times */
+static int mcp(struct tc_sink *s, struct tc_slice text) {
+        size_t at = 0, before = s->out->n_calls;
+        struct tc_slice name, args;
+        int r = 0;
+
+        while (r == 0 && between(text, &at, "<tool_name>", "</tool_name>", &name))
+                r = between(text, &at, "<arguments>", "</arguments>", &args) ? tc_add(s, tc_trim(name), tc_slice("", 0), args) : -EINVAL;
+        if (r < 0)
+                take_back(s->out, before);
+        return r == 0 && s->out->n_calls == before ? -EINVAL : r;
 }
 
 /* ---- name, separator, JSON ---- */
@@ -482,6 +496,7 @@ int tc_payload(const struct tc_family *f, struct tc_sink *s, struct tc_slice tex
         case TC_MISTRAL: return mistral(s, text);
         case TC_GEMMA: return gemma(s, text);
         case TC_PYTHONIC: return pythonic(s, text);
+        case TC_MCP: return mcp(s, text);
         case TC_LLAMA: return llama(s, text, true);
         case TC_RECIPIENT:
         case TC_HARMONY:

@@ -189,6 +189,14 @@ json_t *tc_typed_value(const json_t *tools, struct tc_slice fn, struct tc_slice 
                         return json_boolean(s.p[0] == 'T');
                 if (!j && tc_is(s, "None"))
                         return json_null();
+                if (!j && s.n && (s.p[0] == '{' || s.p[0] == '[')) { /* as Python prints them */
+                        size_t at = 0;
+                        j = tc_literal(s, &at);
+                        if (at != s.n) {
+                                json_decref(j);
+                                j = NULL;
+                        }
+                }
         }
         return j ? j : json_stringn(raw.p, raw.n);
 }

@@ -144,6 +144,7 @@ int tmpl_render(const struct tmpl *t, const struct tmpl_input *in, struct tmpl_o
         } else {
                 rc = r->c.rc;
         }
+        json_decref(r->held);
         t_ctx_release(&r->c);
         free(r);
         return rc;

@@ -2,7 +2,7 @@
 /*
  * Filters that make text or numbers, as Jinja's builtins of the same names,
  * and tojson(ensure_ascii, indent, separators, sort_keys) as chat templates
- * know it. Not here, and so refused at load: pprint, random, striptags,
+ * know it, and from_json. Not here, and so refused at load: pprint, random, striptags,
  * urlize, wordwrap.
  */
 #include <math.h>
@@ -396,6 +396,22 @@ FILTER(f_tojson) {
         return t_strv(t_sb_done(&sb));
 }
 
+/* Not Jinja's own, but some templates take arguments given as text apart with it. */
+FILTER(f_from_json) {
+        struct t_val v;
+
+        if (in.kind != V_STR)
+                t_fail(&r->c, "the JSON object must be str, not %s", t_type_name(in));
+        t_step(r, in.s->n / 4);
+        r->held = json_loadb(in.s->p, in.s->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        if (!r->held)
+                t_fail(&r->c, "from_json: the text is not JSON");
+        v = t_from_json(&r->c, r->held, in.s->trust == T_TRUSTED ? T_TRUSTED : T_UNTRUSTED, 0);
+        json_decref(r->held);
+        r->held = NULL;
+        return v;
+}
+
 FILTER(f_format) {
         struct t_list *l = t_list_new(&r->c, a->n);
         if (a->n && a->n_kw)
@@ -415,6 +431,7 @@ const struct t_filter t_filters_text[] = {
         { "float", "default", f_float },
         { "forceescape", "", f_forceescape },
         { "format", NULL, f_format },
+        { "from_json", "", f_from_json },
         { "indent", "width first blank", f_indent },
         { "int", "default base", f_int },
         { "lower", "", f_lower },

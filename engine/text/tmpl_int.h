@@ -227,6 +227,7 @@ struct t_run {
         struct t_sb *out;        /* where text goes now */
         uint64_t steps, max_steps;
         unsigned depth;
+        json_t *held;            /* JSON being taken over: freed with the render, should it jump meanwhile */
         uint64_t n_closures;     /* macros made: while none is, a loop's scope can serve its next round */
 };
 

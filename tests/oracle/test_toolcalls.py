@@ -31,7 +31,7 @@ CALLS = [
 ]
 # What ends a generation or belongs to the next turn.
 ENDS = ["<|im_end|>", "<|eot_id|>", "</s>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<turn|>", "<|call|>", "<|observation|>",
-        "<|tool_response>"]
+        "<|tool_response>", "<|END_OF_TURN_TOKEN|>", "<sep>", "<seed:eos>"]
 # Templates that print no calls of the assistant at all.
 SILENT = {"HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "deepseek_v3", "google-gemma-2-2b-it", "ibm-granite-granite-3.3-2B-Instruct",
           "microsoft-Phi-3.5-mini-instruct"}

@@ -108,6 +108,15 @@ static const struct row rows[] = {
           "||f {\"s\":\"5\",\"i\":5}" },
         { "<minimax:tool_call>", "minimax", "", "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">5</parameter>\n</invoke>\n"
           "</minimax:tool_call>", "||f {\"s\":\"5\"}" },
+        { "<minimax:tool_call>", "minimax", "", "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"z\">{\"a\": \"</b>\"}</parameter>\n"
+          "</invoke>\n</minimax:tool_call>", "||f {\"z\":{\"a\":\"</b>\"}}" },
+        { "<use_mcp_tool>", "mcp", "", "So:\n<use_mcp_tool>\n<server_name>x</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{\"i\": 1}\n"
+          "</arguments>\n</use_mcp_tool>", "So:||f {\"i\": 1}" },
+        { "Action:\\n```json", "action-json", "", "Hm.\nAction:\n```json\n[\n {\"tool_name\": \"f\", \"parameters\": {}}\n]```", "Hm.||f {}" },
+        { "<|function_call|>", "function-call", "", "A<|function_call|>{\"name\": \"f\", \"arguments\": {}}<|message_sep|>", "A||f {}" },
+        { "<seed:tool_call><seed:think>", "seed", "", "<seed:think>hm</seed:think>\n<seed:tool_call>\n<function=f>\n<parameter=z>{'a': [None, 'x']}"
+          "</parameter>\n</function>\n</seed:tool_call>", "|hm|f {\"z\":{\"a\":[null,\"x\"]}}" },
+        { "[BEGIN FINAL RESPONSE]", "none", "Here are my reasoning steps:\n", "hm\n[BEGIN FINAL RESPONSE]\nYes", "Yes|hm" },
         { ">>>all<|start_header_id|>", "recipient", "x>>>", "all\nHello\n>>>f\n{\"i\": 1}", "Hello||f {\"i\": 1}" },
         { ">>>all<|start_header_id|>", "recipient", "x>>>", "python\nprint(1)", "||python {\"code\":\"print(1)\"}" },
         { "function call<|role_sep|>", "gigachat", "", "Hm<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {}}",
