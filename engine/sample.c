@@ -151,11 +151,46 @@ static const float *adjust(struct sampler_scratch *w, const float *logits, uint3
 
 /* ---- candidates -------------------------------------------------------------- */
 
-/* Takes from a heap in order until 'need' of mass is reached; the last one taken is the cut. */
+#define BINS 512u
+
+static uint32_t bin_of(float x, float max, float scale) {
+        return MIN((uint32_t)((max - x) * scale), BINS - 1); /* never falls as x falls */
+}
+
+/*
+ * Drops from id[0..n) what certainly lies above or below the point where 'need'
+ * of mass is reached, by summing in bins of equal width. Returns how many are
+ * left; *ret_mass is the mass of those above.
+ */
+static uint32_t narrow(const float *x, uint32_t *id, uint32_t n, float max, double need, double *ret_mass) {
+        double bin[BINS] = { 0 };
+        float widest = 0, scale;
+        uint32_t kept = 0, b = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+                widest = MAX(widest, max - x[id[i]]);
+        if (!(widest > 0) || !isfinite(widest))
+                return n;
+        scale = (float)BINS / widest;
+        if (!isfinite(scale))
+                return n;
+        for (uint32_t i = 0; i < n; i++)
+                bin[bin_of(x[id[i]], max, scale)] += (double)vec_exp(x[id[i]] - max);
+        while (b + 1 < BINS && *ret_mass + bin[b] < need)
+                *ret_mass += bin[b++];
+        for (uint32_t i = 0; i < n; i++)
+                if (bin_of(x[id[i]], max, scale) == b)
+                        id[kept++] = id[i];
+        return kept;
+}
+
+/* Takes in order until 'need' of mass is reached; the last one taken is the cut. */
 static struct cut take_mass(const float *x, uint32_t *heap, uint32_t n, float max, double need) {
         struct cut cut = { -INFINITY, UINT32_MAX };
         double mass = 0;
 
+        if (n > BINS)
+                n = narrow(x, heap, n, max, need, &mass);
         heapify(x, heap, n, false);
         while (n > 0) {
                 cut = (struct cut){ x[heap[0]], heap[0] };
@@ -243,9 +278,9 @@ static uint32_t draw_cut(struct sampler_scratch *w, const float *x, uint32_t n, 
         return kept ? w->id[kept - 1] : vec_find(x, n, max);
 }
 
-static uint32_t choose(struct sampler_scratch *w, const float *x, uint32_t n, const struct eng_sampling *s,
+static uint32_t choose(struct sampler_scratch *w, const float *x, uint32_t n, float max, const struct eng_sampling *s,
                        uint32_t pos) {
-        float max = vec_max(x, n), least = -INFINITY, scale;
+        float least = -INFINITY, scale;
         struct cut cut;
         double u;
 
@@ -265,9 +300,8 @@ static uint32_t choose(struct sampler_scratch *w, const float *x, uint32_t n, co
 
 /* ---- the whole ---------------------------------------------------------------- */
 
-static void report(struct sampler_scratch *w, const float *logits, uint32_t n_vocab, const struct eng_sampling *s,
-                   struct eng_result *ret) {
-        float max = vec_max(logits, n_vocab);
+static void report(struct sampler_scratch *w, const float *logits, uint32_t n_vocab, float max,
+                   const struct eng_sampling *s, struct eng_result *ret) {
         double norm = (double)max + log(vec_exp_sum(logits, n_vocab, max, 1, NULL));
         uint32_t n = MIN(MIN(s->n_top, (uint32_t)ELEMENTSOF(ret->top)), n_vocab), left;
 
@@ -287,9 +321,10 @@ static void report(struct sampler_scratch *w, const float *logits, uint32_t n_vo
 uint32_t sample_with(struct sampler_scratch *w, const float *logits, uint32_t n_vocab, const struct eng_sampling *s,
                      const uint32_t *history, uint32_t n_history, uint32_t pos, struct eng_result *ret) {
         const float *x = adjust(w, logits, n_vocab, s, history, n_history);
+        float max = vec_max(x, n_vocab);
 
-        ret->token = choose(w, x, n_vocab, s, pos);
-        report(w, logits, n_vocab, s, ret);
+        ret->token = choose(w, x, n_vocab, max, s, pos);
+        report(w, logits, n_vocab, x == logits ? max : vec_max(logits, n_vocab), s, ret);
         return ret->token;
 }
 
