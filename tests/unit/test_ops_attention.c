@@ -46,7 +46,7 @@ enum { SEQS = 3 };
 /* Gives every sequence pages in scattered places for its positions; the rest of memory is NaN. */
 static void world_init(struct world *w, const struct shape *s, struct seqs *b, uint32_t n_ctx) {
         uint32_t pages = DIV_ROUND_UP(n_ctx, s->page), each = pages + 1;
-        size_t kr, vr;
+        size_t kr = 0, vr = 0;
 
         assert_true(each <= 256);
         memset(w, 0, sizeof(*w));
