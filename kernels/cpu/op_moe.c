@@ -227,9 +227,9 @@ static void sum_task(void *arg, uint32_t task, uint32_t worker) {
         }
 }
 
-/* The image of x that the experts' type reads, or NULL. */
-static const void *image_of(const struct moe_run *r, struct k_act *x) {
-        uint32_t kind = k_cpu_image_kind(r->cpu, r->a->up->type);
+/* The image of x that products with this type read, or NULL. The next call may overwrite it. */
+static const void *image_of(const struct moe_run *r, struct k_act *x, enum k_type type) {
+        uint32_t kind = k_cpu_image_kind(r->cpu, type);
 
         if (!kind)
                 return NULL;
@@ -239,30 +239,42 @@ static const void *image_of(const struct moe_run *r, struct k_act *x) {
         return r->image;
 }
 
+/* Gate and up of every pair, side by side in r->up. One run of the pool if both read the same image. */
+static void gate_and_up(const struct moe_run *r) {
+        const struct k_moe_args *a = r->a;
+        const void *image = image_of(r, a->x, a->gate ? a->gate->type : a->up->type);
+        size_t stride = 2 * (size_t)r->ff;
+        uint32_t jobs = 0;
+
+        if (a->gate) {
+                jobs = add_jobs(r, 0, a->gate, a->gate_b, a->x->f, a->x->cols, image, r->row, 0, r->up, stride);
+                if (k_cpu_image_kind(r->cpu, a->gate->type) != k_cpu_image_kind(r->cpu, a->up->type)) {
+                        k_cpu_gemm(r->cpu, r->job, jobs);
+                        jobs = 0;
+                        image = image_of(r, a->x, a->up->type);
+                }
+        }
+        jobs = add_jobs(r, jobs, a->up, a->up_b, a->x->f, a->x->cols, image, r->row, 0, a->gate ? r->up + r->ff : r->up, stride);
+        k_cpu_gemm(r->cpu, r->job, jobs);
+}
+
 int k_cpu_moe(struct k_dev *dev, const struct k_batch *bt, const struct k_moe_args *a) {
         struct k_cpu *cpu = k_cpu(dev);
         struct moe_run r = { .cpu = cpu, .vec = k_cpu_vec(cpu), .a = a, .n_pair = a->n * a->n_used, .d = a->down->rows };
-        const void *image, *image2 = NULL;
+        const void *image2 = NULL;
         uint32_t kind, jobs;
 
         (void)bt;
         r.ff = a->down->cols;
-        if (a->weight_before || a->n_group > GROUPS_MAX || (a->gate && k_cpu_image_kind(cpu, a->gate->type) != k_cpu_image_kind(cpu, a->up->type)))
-                return k_cpu_refuse(cpu, "moe", "weights before the experts, over 256 groups, or gate and up of unlike types");
+        if (a->weight_before || a->n_group > GROUPS_MAX)
+                return k_cpu_refuse(cpu, "moe", "weights before the experts, or over 256 groups");
         if (moe_layout(&r, a->scratch, a->n, a->n_used, r.d, r.ff, a->n_expert) > a->scratch_bytes)
                 return k_cpu_refuse(cpu, "moe", "more rows than reserved");
         r.per = k_cpu_rows_per_task(cpu, a->n);
         k_cpu_tasks(cpu, route_task, &r, DIV_ROUND_UP(a->n, r.per), (uint64_t)a->n * a->n_expert * (a->n_used + 2u));
         sort_pairs(&r);
 
-        image = image_of(&r, a->x);
-        if (a->gate) {
-                jobs = add_jobs(&r, 0, a->gate, a->gate_b, a->x->f, a->x->cols, image, r.row, 0, r.up, 2 * (size_t)r.ff);
-                jobs = add_jobs(&r, jobs, a->up, a->up_b, a->x->f, a->x->cols, image, r.row, 0, r.up + r.ff, 2 * (size_t)r.ff);
-        } else {
-                jobs = add_jobs(&r, 0, a->up, a->up_b, a->x->f, a->x->cols, image, r.row, 0, r.up, 2 * (size_t)r.ff);
-        }
-        k_cpu_gemm(cpu, r.job, jobs);
+        gate_and_up(&r);
         r.per = k_cpu_rows_per_task(cpu, r.n_pair);
         k_cpu_tasks(cpu, mix_task, &r, DIV_ROUND_UP(r.n_pair, r.per), (uint64_t)r.n_pair * r.ff * 4);
 
