@@ -17,14 +17,12 @@
         FN(t##_p2, 2, from_panel(codes, is_signed), call)      \
         FN(t##_p4, 4, from_panel(codes, is_signed), call)      \
         FN(t##_p8, 8, from_panel(codes, is_signed), call)
-#define HEAD(t)                                                                                        \
-        static void t##_head(struct k_panel *p, const uint8_t *head, uint32_t cols) {                  \
-                unpack_head(K_##t, p, head, cols);                                                     \
-        }
 /* And those of a type with a K_LAYOUT_CPU of 'bits' in units of 'unit' columns. */
 #define PLANES(t, bits, unit, is_signed, call)                                                         \
         PANEL(t, is_signed, call)                                                                      \
-        HEAD(t)                                                                                        \
+        static void t##_head(struct k_panel *p, const uint8_t *head, uint32_t cols) {                  \
+                unpack_head(K_##t, p, head, cols);                                                     \
+        }                                                                                              \
         FN(t##_k1, 1, from_planes(K_##t, codes, bits, unit, is_signed), call)                          \
         FN(t##_k2, 2, from_planes(K_##t, codes, bits, unit, is_signed), call)                          \
         static void t##_codes(uint8_t *q, const uint8_t *codes, uint32_t cols) {                       \
@@ -36,6 +34,7 @@ PLANES(Q4_0,    4,  32, false, tile_float_512(c, p, cols, tok, T, 32,   8, false
 PLANES(Q4_1,    4,  32, false, tile_float_512(c, p, cols, tok, T, 32,   0, true))
 PLANES(Q5_0,    5,  32, false, tile_float_512(c, p, cols, tok, T, 32,  16, false))
 PLANES(Q5_1,    5,  32, false, tile_float_512(c, p, cols, tok, T, 32,   0, true))
+PLANES(Q8_0,    8,  32, true,  tile_float_512(c, p, cols, tok, T, 32, 128, false))
 PLANES(IQ4_NL,  4,  32, true,  tile_float_512(c, p, cols, tok, T, 32, 128, false))
 PLANES(MXFP4,   4,  32, false, tile_float_512(c, p, cols, tok, T, 32,  12, false))
 PLANES(NVFP4,   4,  64, false, tile_float_512(c, p, cols, tok, T, 16,  12, false))
@@ -47,8 +46,6 @@ PLANES(Q5_K,    5, 256, false, tile_int_512(c, p, tok, T, 16, 16,   0, false, 32
 PLANES(Q6_K,    6, 256, false, tile_int_512(c, p, tok, T, 16, 16,  32, false,  0))
 PLANES(IQ4_XS,  4, 256, true,  tile_int_512(c, p, tok, T, 32, 32, 128, false,  0))
 PLANES(TQ2_0,   2, 256, false, tile_int_512(c, p, tok, T, 32, 32,   1, true,   0)) /* 32 * 2 * 127 */
-PANEL(Q8_0,    true,  tile_float_512(c, p, cols, tok, T, 32, 128, false))
-HEAD(Q8_0)
 PANEL(IQ1_S,   false, tile_int_512(c, p, tok, T, 32, 32,   9, false, 0))
 PANEL(IQ1_M,   false, tile_int_512(c, p, tok, T, 16, 16,   9, true,  0)) /* 16 * 9 * 127 */
 PANEL(IQ2_XXS, true,  tile_int_512(c, p, tok, T, 32, 32, 128, false, 0))
@@ -61,7 +58,7 @@ static const struct type_fns fns[_K_TYPE_MAX] = {
         [K_Q4_1] = PLANES_FNS(Q4_1),
         [K_Q5_0] = PLANES_FNS(Q5_0),
         [K_Q5_1] = PLANES_FNS(Q5_1),
-        [K_Q8_0] = { PANEL_FNS(Q8_0), .head = Q8_0_head },
+        [K_Q8_0] = PLANES_FNS(Q8_0),
         [K_IQ4_NL] = PLANES_FNS(IQ4_NL),
         [K_MXFP4] = PLANES_FNS(MXFP4),
         [K_NVFP4] = PLANES_FNS(NVFP4),

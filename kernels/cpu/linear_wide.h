@@ -18,6 +18,7 @@
 
 #define TOKENS_MAX 256u
 #define BLOCK_BYTES (256u * 1024)
+#define PREFETCH 4096u /* bytes; measured, see docs/kernels/cpu-linear.md */
 
 struct work {
         union {
@@ -109,7 +110,8 @@ INLINE struct codes from_panel(const uint8_t *p, bool is_signed) {
 }
 
 INLINE struct codes from_planes(enum k_type t, const uint8_t *p, unsigned bits, unsigned unit, bool is_signed) {
-        struct codes c = { .p = p, .bits = bits, .is_signed = is_signed, .unit = unit, .lut = _mm256_setzero_si256() };
+        struct codes c = { .p = p, .bits = bits, .is_signed = is_signed, .unit = unit, .ahead = PREFETCH,
+                           .lut = _mm256_setzero_si256() };
         if (t == K_MXFP4 || t == K_NVFP4)
                 c.lut = lut_plus(k_lut_e2m1, 12);
         if (t == K_IQ4_NL || t == K_IQ4_XS)
@@ -139,7 +141,7 @@ static inline void panel_codes(const struct type_fns *f, const struct k_cpu_gemm
         const struct k_layout_type *l = k_layout_type(w->type);
         const uint8_t *data = k_gemm_weights(job), *head = NULL, *codes = NULL, *src = NULL;
         bool bytes = w->layout == K_LAYOUT_CPU && l->bits == 8; /* the layout is the panel */
-        bool packed = w->layout == K_LAYOUT_CPU && !bytes && n <= T_PACKED;
+        bool packed = w->layout == K_LAYOUT_CPU && n <= T_PACKED;
 
         if (w->layout == K_LAYOUT_CPU) {
                 head = data + row0 / K_PANEL * k_layout_panel_bytes(w->type, w->cols);
@@ -149,7 +151,10 @@ static inline void panel_codes(const struct type_fns *f, const struct k_cpu_gemm
                 uint32_t cols = MIN(w->cols - col, PANEL_COLS);
 
                 if (w->layout == K_LAYOUT_CPU) {
+                        uint32_t head_bytes = cols / l->unit * l->head;
                         src = codes + (size_t)(col / l->unit) * l->codes;
+                        for (uint32_t i = 0; i < head_bytes; i += 64)
+                                _mm_prefetch((const char *)head + col / l->unit * l->head + 2 * head_bytes + i, _MM_HINT_T0);
                         f->head(&wk->panel, head + col / l->unit * l->head, cols);
                         if (!packed && !bytes)
                                 f->codes(wk->panel.q, src, cols);

@@ -62,6 +62,7 @@ INLINE __m256i start(const struct tok *t, unsigned group, unsigned g, int center
 /* Unsigned codes, both halves: a[t][half] = sum of (code - center) x in 16-bit lanes. */
 INLINE void group_unsigned(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g, int center,
                            __m256i a[4][2]) {
+        codes_prefetch(c, group, g);
 #pragma GCC unroll 4
         for (unsigned t = 0; t < T; t++)
                 a[t][0] = a[t][1] = start(&tok[t], group, g, center);
@@ -83,6 +84,7 @@ INLINE void group_unsigned(const struct codes c, const struct tok *tok, unsigned
 /* Signed codes: a[t][half] += sum of code x times 'by' (ones, or the group's scales) in 32-bit lanes. */
 INLINE void group_signed(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g,
                          const __m256i by[2], __m256i a[4][2]) {
+        codes_prefetch(c, group, g);
 #pragma GCC unroll 8
         for (unsigned s = 0; s < group / 4; s++) {
                 __m256i w[2];

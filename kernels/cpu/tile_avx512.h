@@ -86,6 +86,7 @@ INLINE __m512i codes_step_512(const struct codes c, unsigned first, unsigned s) 
 /* A panel's codes from the planes. */
 INLINE void codes_panel_512(const struct codes c, uint8_t *q, uint32_t cols) {
         for (unsigned first = 0; first < cols / 4; first += 4, q += 256) {
+                codes_prefetch(c, 16, first / 4);
 #pragma GCC unroll 4
                 for (unsigned s = 0; s < 4; s++)
                         _mm512_store_si512(q + 64 * s, codes_step_512(c, first, s));
@@ -95,6 +96,7 @@ INLINE void codes_panel_512(const struct codes c, uint8_t *q, uint32_t cols) {
 /* a[t] = sum over the group of (code - center) x. */
 INLINE void group_512(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g, int center,
                       __m512i a[T_MAX]) {
+        codes_prefetch(c, group, g);
 #pragma GCC unroll 8
         for (unsigned t = 0; t < T; t++)
                 a[t] = center ? _mm512_madd_epi16(pair((group == 16 ? tok[t].im.pair16 : tok[t].im.pair32) + 2 * g),

@@ -42,7 +42,15 @@ struct codes {
         unsigned bits;     /* stored; 8 for a panel */
         bool use_lut, is_signed;
         unsigned unit;     /* columns per unit of the layout */
+        unsigned ahead;    /* bytes to prefetch ahead; 0: none */
 };
+
+/* Streams of bit planes a few hundred bytes long defeat the processor's own prefetchers. */
+INLINE void codes_prefetch(const struct codes c, unsigned group, unsigned g) {
+        const unsigned bytes = group * c.bits * K_PANEL / 8;
+        for (unsigned i = 0; i < bytes && c.ahead; i += 64)
+                _mm_prefetch((const char *)c.p + c.ahead + g * bytes + i, _MM_HINT_T0);
+}
 
 /* Codes of rows 0-7 and 8-15 at step first + s; s a constant, first a multiple of 4. */
 INLINE void codes_step(const struct codes c, unsigned first, unsigned s, __m256i w[2]) {
@@ -89,6 +97,7 @@ INLINE void codes_step(const struct codes c, unsigned first, unsigned s, __m256i
 /* A panel's codes from the planes. */
 INLINE void codes_panel(const struct codes c, uint8_t *q, uint32_t cols) {
         for (unsigned first = 0; first < cols / 4; first += 4, q += 256) {
+                codes_prefetch(c, 16, first / 4);
 #pragma GCC unroll 4
                 for (unsigned s = 0; s < 4; s++) {
                         __m256i w[2];

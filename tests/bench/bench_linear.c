@@ -5,7 +5,7 @@
  * prefill (many rows) in GFLOP/s, two operations per weight and row. Best of
  * several rounds; no test, prints a table.
  *
- *   bench_linear [-i scalar|avx2|avx512] [-t threads] [-r rows] [-c cols] [-n batch] [-s seconds] [-u] [TYPE...]
+ *   bench_linear [-i scalar|avx2|avx512] [-t threads] [-r rows] [-c cols] [-n batch] [-m MiB of weights] [-s seconds] [-u] [TYPE...]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 struct options {
         enum k_isa isa;
-        uint32_t threads, rows, cols, batch;
+        uint32_t threads, rows, cols, batch, mib;
         double seconds;
         bool cpu_time;
 };
@@ -81,7 +81,7 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
 
         if (t == K_I32 || !k_type_row_bytes(t, o->cols, &row))
                 return;
-        copies = (uint32_t)(((size_t)160 << 20) / bytes) + 1;
+        copies = (uint32_t)(((size_t)o->mib << 20) / bytes) + 1;
         copies = copies > 64 ? 64 : copies;
         uint8_t *file = h_malloc(row * o->rows), *data = ops->mem_alloc(dev, bytes * copies);
         float *xf = ops->mem_alloc(dev, (size_t)o->batch * o->cols * 4), *y = ops->mem_alloc(dev, (size_t)o->batch * o->rows * 4);
@@ -120,11 +120,11 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
 }
 
 int main(int argc, char **argv) {
-        struct options o = { .rows = 4096, .cols = 4096, .batch = 512, .seconds = 0.5 };
+        struct options o = { .rows = 4096, .cols = 4096, .batch = 512, .mib = 160, .seconds = 0.5 };
         struct k_dev *dev;
         int c;
 
-        while ((c = getopt(argc, argv, "i:t:r:c:n:s:u")) != -1)
+        while ((c = getopt(argc, argv, "i:t:r:c:n:m:s:u")) != -1)
                 switch (c) {
                 case 'i':
                         o.isa = !strcmp(optarg, "scalar") ? K_ISA_SCALAR : !strcmp(optarg, "avx2") ? K_ISA_AVX2 : K_ISA_AVX512;
@@ -134,6 +134,7 @@ int main(int argc, char **argv) {
                 case 'c': o.cols = (uint32_t)atoi(optarg); break;
                 case 'n': o.batch = (uint32_t)atoi(optarg); break;
                 case 'u': o.cpu_time = true; break;
+                case 'm': o.mib = (uint32_t)atoi(optarg); break;
                 case 's': o.seconds = atof(optarg); break;
                 default: return 2;
                 }
