@@ -201,6 +201,31 @@ def test_text_commands():
         check(w.run("fim", "tiny", "--suffix", "}", stdin=b"{"), 69, "hearth: ")
 
 
+def test_structured():
+    """an answer that fits the schema or the grammar, and refusals that name the place"""
+    with World() as w:
+        schema = w.home / "s.json"
+        schema.write_text(json.dumps({"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}, "n": {"type": "integer", "minimum": 0, "maximum": 9}},
+                                      "required": ["colour", "n"], "additionalProperties": False}))
+        for seed in "123":
+            r = w.run("run", "--raw", "--json", "--seed", seed, "-n", "900", "--json-schema", str(schema), "tiny", "x")
+            check(r, 0, "")
+            events = [json.loads(line) for line in r.stdout.decode().splitlines()]
+            text = "".join(e["text"] for e in events if e["event"] == "tokens")
+            if events[-1]["finish"] == "stop":  # blanks are JSON too, and a model of random weights may write many
+                got = json.loads(text)
+                assert got["colour"] in ("red", "blue") and 0 <= got["n"] <= 9 and len(got) == 2, got
+        grammar = w.home / "g.gbnf"
+        grammar.write_text('root ::= "yes" | "no"\n')
+        r = w.run("run", "--raw", "--grammar", str(grammar), "tiny", "x")
+        check(r, 0, "")
+        assert r.stdout.decode() in ("yes", "no"), r
+        schema.write_text('{"type": "objekt"}')
+        check(w.run("run", "--raw", "--json-schema", str(schema), "tiny", "x"), 65, "/type")
+        grammar.write_text("root ::= nothing\n")
+        check(w.run("run", "--raw", "--grammar", str(grammar), "tiny", "x"), 65, "nothing")
+
+
 def test_inspect():
     with World() as w:
         r = w.run("inspect", str(TINY))
