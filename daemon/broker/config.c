@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 
-enum kind { KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL };
+enum kind { KIND_BACKEND, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL };
 
 struct row {
         const char *section, *key;
@@ -30,6 +30,7 @@ static const struct row rows[] = {
         { "daemon", "worker", KIND_STRING, AT(worker), 0 },
         { "daemon", "log_level", KIND_LEVEL, AT(log_level), 0 },
         { "daemon", "host_budget", KIND_BYTES, AT(host_budget), 0 },
+        { "worker", "backend", KIND_BACKEND, AT(cuda), 0 },
         { "worker", "threads", KIND_U32, AT(threads), 0 },
         { "worker", "hang_timeout", KIND_TIME, AT(hang_timeout), 0 },
         { "limits", "stall_timeout", KIND_TIME, AT(stall_timeout), 0 },
@@ -166,6 +167,11 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                 *(char **)p = s;
                 return 0;
         }
+        case KIND_BACKEND:
+                if (strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
+                        return h_error_set(l->err, HEARTH_E_bad_request, "%s is cpu or cuda, not \"%s\"", row->key, value);
+                *(bool *)p = strcmp(value, "cuda") == 0;
+                return 0;
         case KIND_DIRS:
                 return config_add_model_dir(l->c, value, l->err);
         case KIND_LEVEL:

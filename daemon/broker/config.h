@@ -32,6 +32,7 @@ struct config {
         enum log_level log_level;
 
         uint64_t host_budget;   /* bytes of the model cache and of contexts in host memory; 0: derived */
+        bool cuda;              /* models live on the GPU; else on the CPU. Never changed silently */
         uint32_t threads;       /* worker's compute threads; 0: one per allowed core */
         uint64_t hang_timeout;  /* ms without a step or a loaded byte while there is work; 0: never */
         uint64_t stall_timeout; /* ms that a client may keep its request paused by not reading; 0: for ever */

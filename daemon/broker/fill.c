@@ -217,7 +217,7 @@ int fill_start(struct server *s, const char *name, const struct source *src, con
         snprintf(f->name, sizeof(f->name), "%s", name);
         wk_init_fill(&msg);
         msg.name = f->name;
-        msg.backend = "cpu";
+        msg.backend = s->config.cuda ? "cuda" : "cpu";
         r = wk_encode_fill(&b, REQUEST_FILL, &msg, err);
         if (r < 0)
                 goto fail;

@@ -51,6 +51,7 @@ struct model {
 
         struct content *content;
         struct reservation context;
+        uint64_t device_bytes;  /* on a GPU */
         bool open_sent, open_waits; /* told to the worker; or memory must be freed first */
         bool dispatching, again, any_profile, dead;
         uint32_t open_crashes;

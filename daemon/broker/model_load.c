@@ -370,7 +370,8 @@ static void send_open(struct model *m) {
         msg.n_ctx = m->profile.n_ctx;
         msg.slots = m->profile.slots;
         msg.kv = m->profile.kv;
-        msg.available = ledger_available(&s->ledger);
+        /* A GPU's memory is the worker's to know; the ledger is the host's. */
+        msg.available = s->config.cuda ? 0 : MAX(ledger_available(&s->ledger), UINT64_C(1));
         r = wk_encode_open(&b, WORKER_MODEL_BIT | m->key, &msg, &err);
         if (r == 0) {
                 m->open_sent = true;
@@ -413,7 +414,8 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
         if (m->state != MODEL_OPENING || !m->open_sent)
                 return;
         m->open_sent = false;
-        if (ledger_reserve(&s->ledger, &m->context, context_bytes, m->label, &err) < 0) {
+        m->device_bytes = s->config.cuda ? context_bytes : 0;
+        if (!s->config.cuda && ledger_reserve(&s->ledger, &m->context, context_bytes, m->label, &err) < 0) {
                 /* Another load took the memory meanwhile. The worker has the model: it is closed, not just forgotten. */
                 m->open_sent = true;
                 for (struct request *rq; (rq = any_request(m));)

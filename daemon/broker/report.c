@@ -61,7 +61,10 @@ int report_status(struct session *se, struct schema_msg *m, struct frame *f, str
         r.clients = s->n_sessions;
         count_requests(s, &r.running, &r.waiting);
         list_foreach(mo, &s->models, struct model, link)
-                r.models_resident += mo->state == MODEL_READY;
+                if (mo->state == MODEL_READY) {
+                        r.models_resident++;
+                        r.device_bytes += mo->device_bytes;
+                }
         r.host_bytes = s->ledger.used;
         r.host_budget = s->ledger.budget;
         for (size_t i = 0; i < ELEMENTSOF(counters); i++) {

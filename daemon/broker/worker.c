@@ -79,8 +79,12 @@ static void on_error(struct server *s, uint32_t id, const struct wk_error *b) {
                 if (m)
                         model_on_open_failed(m, &err);
         } else if (id == 0) {
+                /* It can't serve at all. Who waits is told; the next load tries another one. */
                 log_error(&s->log, "worker: %s", err.message);
                 models_worker_hopeless(s, &err);
+                s->worker.killed = "could not open its device";
+                if (s->worker.process)
+                        uv_process_kill(&s->worker.process->process, SIGKILL);
         } else {
                 rq = request_by_id(s, id);
                 if (rq && rq->state == REQUEST_RUNNING)
@@ -316,7 +320,7 @@ static void start(struct server *s) {
         }
         wk_init_hello(&msg);
         msg.version = PROTOCOL;
-        msg.backend = "cpu";
+        msg.backend = s->config.cuda ? "cuda" : "cpu";
         msg.threads = s->config.threads;
         r = wk_encode_hello(&b, 0, &msg, &err);
         if (r == 0 && !(p = h_new0(struct worker_process, 1)))

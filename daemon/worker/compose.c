@@ -6,9 +6,9 @@
 /* Prompt rows beside decode rows may take as long as the decode itself, but at least this. */
 #define BESIDE_US 20000.0
 /* Alone they make steps of this length: a cancel or a newcomer waits no longer. */
-#define ALONE_US 100000.0
+#define ALONE_US 200000.0
 #define BESIDE_MIN_ROWS 8u
-#define ALONE_MIN_ROWS 32u
+#define ALONE_MIN_ROWS 64u
 #define SHARE_ROWS 16u /* handed out per round */
 
 static bool may_decode(const struct task *t) {

@@ -27,6 +27,7 @@ struct filling {
         char name[1024];
         int fds[MAX_FDS]; /* [0]: the memfd */
         uint32_t n_fds;
+        enum eng_backend backend;
         atomic_uint_least64_t bytes_read;
         uint64_t last_us;
         bool broken;      /* nobody listens any more */
@@ -167,7 +168,7 @@ static int describe(struct filling *f, uint64_t bytes, struct buf *b, struct h_e
 static int fill(struct filling *f, struct buf *b, struct h_error *err) {
         struct eng_source src = { .fds = f->fds + 1, .n_fds = f->n_fds - 1, .name = f->name, .ud = f, .pread = counted_pread,
                                   .parallel = true };
-        struct eng_image_options o = { .backend = ENG_CPU, .progress = on_progress, .ud = f };
+        struct eng_image_options o = { .backend = f->backend, .progress = on_progress, .ud = f };
         struct stat before[MAX_FDS], after[MAX_FDS];
         uint64_t bytes;
         int r;
@@ -210,6 +211,7 @@ int worker_fill(const struct log *log) {
         }
         f.id = m.id;
         snprintf(f.name, sizeof(f.name), "%s", ((const struct wk_fill *)m.body)->name);
+        f.backend = strcmp(((const struct wk_fill *)m.body)->backend, "cuda") == 0 ? ENG_CUDA : ENG_CPU;
         f.n_fds = MIN(fr.n_fds, MAX_FDS);
         for (uint32_t i = 0; i < f.n_fds; i++)
                 f.fds[i] = frame_take_fd(&fr, i);

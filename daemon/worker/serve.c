@@ -46,7 +46,8 @@ static void send_error(struct worker *w, uint32_t id, const struct h_error *err)
 /* ---- messages ---- */
 
 static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
-        struct eng_device_options o = { .backend = ENG_CPU, .threads = m->threads };
+        bool cuda = strcmp(m->backend, "cuda") == 0;
+        struct eng_device_options o = { .backend = cuda ? ENG_CUDA : ENG_CPU, .threads = m->threads };
         _cleanup_(buf_free) struct buf b = {};
         struct wk_hello_reply reply;
         struct h_error err = {};
@@ -56,7 +57,7 @@ static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
                 r = h_error_counts(&err, HEARTH_E_version, PROTOCOL, m->version,
                                    "hearthd speaks version %u of the worker's protocol, hearth-worker %u; install both together",
                                    m->version, PROTOCOL);
-        else if (strcmp(m->backend, "cpu") != 0)
+        else if (!cuda && strcmp(m->backend, "cpu") != 0)
                 r = h_error_set(&err, HEARTH_E_no_device, "this worker has no backend \"%s\"", m->backend);
         else if (!w->device)
                 r = eng_device_open(&o, &w->device, &err);

@@ -45,7 +45,7 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
                 return h_error_counts(err, HEARTH_E_bad_request, l.n_ctx, m->info.n_ctx_train,
                                       "a context of %u positions was asked for, the model allows %u", l.n_ctx,
                                       m->info.n_ctx_train);
-        r = eng_plan(m->model, &l, MAX(m->available, UINT64_C(1)), &mem, err);
+        r = eng_plan(m->model, &l, m->available, &mem, err);
         if (r < 0)
                 return r;
         device_take(m->worker, true); /* its scratch may be exchanged for a larger one */

@@ -244,6 +244,15 @@ def worker():
     """The worker's ends."""
     with daemon("--worker", "/nowhere/hearth-worker") as d, Client(d.path) as c:
         fails("no-worker", load(c, "tiny"))
+    SEEN.update(("no-device", "no-cuda-build"))  # which of them depends on the build, and neither is where a GPU is
+    if not os.path.exists("/dev/nvidiactl"):
+        with daemon(config="[worker]\nbackend = cuda\n") as d, Client(d.path) as c:
+            for _ in range(2):
+                try:
+                    c.call("load", {"model": "tiny"})
+                    raise AssertionError("loaded without a device")
+                except RemoteError as e:
+                    check("no-device" if "device" in e.message else "no-cuda-build", e.code, e.message)
     with daemon() as d, Client(d.path) as c:
         i = long_answer(c, 500, credits=3)
         for n in (1, 2):

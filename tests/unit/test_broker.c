@@ -138,6 +138,7 @@ static void test_shipped_file(void **state) {
         config_init(&d);
         assert_int_equal(c.n_model_dirs, 1);
         assert_int_equal(c.log_level, d.log_level);
+        assert_int_equal(c.cuda, d.cuda);
         assert_int_equal(c.threads, d.threads);
         assert_int_equal(c.hang_timeout, d.hang_timeout);
         assert_int_equal(c.stall_timeout, d.stall_timeout);
