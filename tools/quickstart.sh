@@ -72,4 +72,5 @@ fi
 
 # ---- 4: the answer ------------------------------------------------------------------
 stage 4 "answer"
-exec $build/client/hearth run "$model" "$prompt"
+# No standard input: a pipe that nobody closes would be waited for.
+exec $build/client/hearth run "$model" "$prompt" </dev/null

@@ -4,7 +4,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
-#include <sys/signalfd.h>
 
 #include "base/alloc.h"
 #include "client/cli/cli.h"
@@ -247,11 +246,6 @@ const struct hearth_events cli_answer_events = { .size = sizeof(cli_answer_event
 int cli_answer(struct cli *c, const struct hearth_generate *g, struct cli_answer *a) {
         int r;
 
-        if (c->conversation) { /* what was pressed at the end of the last answer does not concern this one */
-                struct signalfd_siginfo old;
-                while (read(c->signal_fd, &old, sizeof(old)) > 0)
-                        ;
-        }
         c->interrupted = false;
         c->started_us = cli_now_us();
         r = hearth_generate(c->client, g, &cli_answer_events, a, &c->current);

@@ -8,6 +8,7 @@
  * piped; every error says what, why and the next step; sysexits(3), 130 on Ctrl-C.
  */
 
+#include <signal.h>
 #include <stdio.h>
 #include <sysexits.h>
 
@@ -76,7 +77,8 @@ struct cli {
         char *self_dir;          /* where this program lies */
         char *socket;            /* in use */
         hearth_client *client;
-        int signal_fd;           /* SIGINT, SIGTERM */
+        sigset_t signals;        /* SIGINT, SIGTERM: blocked within cli_wait() */
+        int signal_fd;           /* for these */
         bool interrupted;
         uint64_t interrupted_us;
         bool conversation;       /* Ctrl-C ends the answer only */

@@ -241,6 +241,9 @@ static int run(struct cli *c) {
                 r = editor_begin(&ch);
         if (!r) {
                 c->conversation = ch.el != NULL;
+                /* Between an answer and the next line; a blocked signal reaches the loop though it is ignored. */
+                if (c->conversation)
+                        signal(SIGINT, SIG_IGN);
                 g.model = source.src;
                 g.kind = HEARTH_CHAT;
                 r = talk(&ch, &g, model);

@@ -219,9 +219,7 @@ static void take_signal(struct cli *c) {
         (void)hearth_call_cancel(c->current);
 }
 
-int cli_wait(struct cli *c, const bool *done) {
-        if (!c->started_us)
-                c->started_us = cli_now_us();
+static int loop(struct cli *c, const bool *done) {
         while (!*done) {
                 struct pollfd p[2] = { { .fd = hearth_client_get_fd(c->client), .events = (short)hearth_client_get_events(c->client) },
                                        { .fd = c->signal_fd, .events = POLLIN } };
@@ -241,6 +239,22 @@ int cli_wait(struct cli *c, const bool *done) {
                 }
         }
         return 0;
+}
+
+/*
+ * Signals are taken by the loop while it runs and have their usual effect
+ * elsewhere: a program that waits for standard input must still end on Ctrl-C.
+ */
+int cli_wait(struct cli *c, const bool *done) {
+        sigset_t old;
+        int r;
+
+        if (!c->started_us)
+                c->started_us = cli_now_us();
+        sigprocmask(SIG_BLOCK, &c->signals, &old);
+        r = loop(c, done);
+        sigprocmask(SIG_SETMASK, &old, NULL);
+        return r;
 }
 
 int cli_request_failed(struct cli *c, int r) {

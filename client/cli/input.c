@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 #include "base/alloc.h"
 #include "client/cli/cli.h"
 
-enum { INPUT_MAX = 15 << 20, PARTS_MAX = 128 };
+enum { INPUT_MAX = 15 << 20, PARTS_MAX = 128, STDIN_PATIENCE_MS = 2000 };
 
 int cli_read_fd(int fd, struct buf *ret) {
         ret->limit = INPUT_MAX;
@@ -35,6 +36,11 @@ int cli_read_file(struct cli *c, const char *path, struct buf *ret) {
 
         if (fd < 0)
                 return cli_fail(c, EX_NOINPUT, "%s: %s", path, strerror(errno));
+        if (use_stdin && c->err_tty) { /* a person who wonders why nothing happens */
+                struct pollfd p = { .fd = fd, .events = POLLIN };
+                if (poll(&p, 1, STDIN_PATIENCE_MS) == 0)
+                        fprintf(stderr, "hearth: reading standard input until its end (Ctrl-D; </dev/null for none)\n");
+        }
         r = cli_read_fd(fd, ret);
         if (!use_stdin)
                 close(fd);

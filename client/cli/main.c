@@ -27,8 +27,6 @@ static char *directory_of_self(void) {
 }
 
 static int setup(struct cli *c) {
-        sigset_t set;
-
         c->env = (struct cli_env){ .hearth_socket = getenv("HEARTH_SOCKET"), .xdg_runtime_dir = getenv("XDG_RUNTIME_DIR"),
                                    .xdg_state_home = getenv("XDG_STATE_HOME"), .home = getenv("HOME"),
                                    .no_color = getenv("NO_COLOR"), .term = getenv("TERM") };
@@ -37,12 +35,10 @@ static int setup(struct cli *c) {
         c->colour = c->err_tty && !(c->env.no_color && *c->env.no_color) && c->env.term && strcmp(c->env.term, "dumb") != 0;
         c->self_dir = directory_of_self();
         signal(SIGPIPE, SIG_IGN); /* a broken stdout shows as EPIPE: the request is cancelled, then we end */
-        sigemptyset(&set);
-        sigaddset(&set, SIGINT);
-        sigaddset(&set, SIGTERM);
-        if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-                return cli_fail(c, EX_OSERR, "sigprocmask: %s", strerror(errno));
-        c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+        sigemptyset(&c->signals);
+        sigaddset(&c->signals, SIGINT);
+        sigaddset(&c->signals, SIGTERM);
+        c->signal_fd = signalfd(-1, &c->signals, SFD_CLOEXEC | SFD_NONBLOCK);
         return c->signal_fd < 0 ? cli_fail(c, EX_OSERR, "signalfd: %s", strerror(errno)) : 0;
 }
 

@@ -196,6 +196,27 @@ def test_interrupt():
         assert (p.returncode, err) == (130, b"") and out.endswith(b"\n"), (p.returncode, out[-20:], err)
 
 
+def test_interrupt_elsewhere():
+    """Ctrl-C also ends a program that waits for its input, or for a load"""
+    def handler(stream, ident, method, fields):
+        kind, cancelled, _, _ = stream.receive()
+        assert (kind, cancelled) == (CANCEL, ident), kind
+        stream.send(ERROR, ident, "error", {"code": "cancelled", "message": "cancelled by the client"})
+    with Fixture(handler) as f:
+        p = subprocess.Popen([HEARTH, "tokenize", "m"], env=f.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(0.3)
+        p.send_signal(signal.SIGINT)
+        assert p.wait(20) == -signal.SIGINT
+        for pipe in (p.stdin, p.stdout, p.stderr):
+            pipe.close()
+        p = subprocess.Popen([HEARTH, "load", "m"], env=f.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not f.sent("load"):
+            time.sleep(0.01)
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=20)
+        assert (p.returncode, out, err) == (130, b"", b""), (p.returncode, out, err)
+
+
 def test_reader_leaves():
     """hearth run ... | head -c 5"""
     with Fixture(endless) as f:
@@ -341,7 +362,7 @@ def test_chat_terminal():
         t.expect("> ")
         t.type("not this\x03hello\r")
         t.expect("word word")
-        t.type("\x03")
+        t.type("\x03\x03")  # an impatient second one does not end the program
         t.expect("> ")
         t.type("second\r")
         shown = t.expect("text")
