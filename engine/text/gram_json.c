@@ -212,80 +212,114 @@ static bool some_edge(const struct dfa *d, uint32_t q, const struct ch_range *r,
         return false;
 }
 
-static void string(struct gm_out *out, struct gm_node n, uint8_t b) {
-        const struct gs_string *s = n.ptr;
+static enum gm_char string_char(struct gm_node *n, uint8_t b) {
+        const struct gs_string *s = n->ptr;
         struct ch_range r[3];
         size_t n_r = 0;
 
-        switch (ch_json(&n.sub, b, r, &n_r)) {
+        switch (ch_json(&n->sub, b, r, &n_r)) {
         case CH_BAD:
-                return;
+                return GM_STOP;
         case CH_END:
-                if (s->dfa->any ? n.data >= s->min : s->dfa->state[n.q].label >= 0)
-                        gm_add(out, n.parent);
-                return;
+                return (s->dfa->any ? n->data >= s->min : s->dfa->state[n->q].label >= 0) ? GM_QUOTE : GM_STOP;
         case CH_PART:
-                if (s->dfa->any ? n.data >= s->max : !some_edge(s->dfa, n.q, r, n_r))
-                        return;
-                break;
+                return (s->dfa->any ? n->data < s->max : some_edge(s->dfa, n->q, r, n_r)) ? GM_CHAR : GM_STOP;
         case CH_WHOLE:
                 if (s->dfa->any) {
-                        if (n.data >= s->max)
-                                return;
-                        if (s->max != SIZE_MAX || n.data < s->min)
-                                n.data++;
-                } else {
-                        n.q = dfa_next(s->dfa, n.q, r[0].lo);
-                        if (n.q == DFA_DEAD)
-                                return;
+                        if (n->data >= s->max)
+                                return GM_STOP;
+                        if (s->max != SIZE_MAX || n->data < s->min)
+                                n->data++;
+                        return GM_CHAR;
                 }
-                break;
+                n->q = dfa_next(s->dfa, n->q, r[0].lo);
+                return n->q == DFA_DEAD ? GM_STOP : GM_CHAR;
         }
-        gm_push(out, &n);
+        return GM_STOP;
+}
+
+static enum gm_char key_char(const struct gm *m, struct gm_node *n, uint8_t b) {
+        const struct gs_object *o = n->ptr;
+        const struct seen *seen = seen_of(m, n->data);
+        struct ch_range r[3];
+        size_t n_r = 0;
+
+        switch (ch_json(&n->sub, b, r, &n_r)) {
+        case CH_BAD:
+                return GM_STOP;
+        case CH_END:
+                return o->keys->state[n->q].label >= 0 ? GM_QUOTE : GM_STOP;
+        case CH_PART:
+                for (size_t i = 0; i < n_r; i++)
+                        for (uint32_t k = 0; k < o->keys->state[n->q].n_edge; k++) {
+                                const struct dfa_edge *e = &o->keys->state[n->q].edge[k];
+                                if (e->lo <= r[i].hi && e->hi >= r[i].lo && any_ok(o, seen, o->reach + e->to * o->words))
+                                        return GM_CHAR;
+                        }
+                return GM_STOP;
+        case CH_WHOLE:
+                n->q = dfa_next(o->keys, n->q, r[0].lo);
+                if (n->q == DFA_DEAD || !any_ok(o, seen, o->reach + n->q * o->words))
+                        return GM_STOP;
+                if (o->distinct && seen->count < o->min)
+                        n->hash = (n->hash ^ (r[0].lo + 1)) * 1099511628211u;
+                return GM_CHAR;
+        }
+        return GM_STOP;
+}
+
+enum gm_char gm_char_step(const struct gm *m, struct gm_node *n, uint8_t b) {
+        return n->kind == GM_STR ? string_char(n, b) : key_char(m, n, b);
+}
+
+static void string(struct gm_out *out, struct gm_node n, uint8_t b) {
+        switch (string_char(&n, b)) {
+        case GM_STOP: return;
+        case GM_CHAR: gm_push(out, &n); return;
+        case GM_QUOTE: gm_add(out, n.parent); return;
+        }
 }
 
 static void key(struct gm_out *out, struct gm_node n, uint8_t b) {
         const struct gs_object *o = n.ptr;
-        struct gm *m = out->m;
-        struct ch_range r[3];
-        size_t n_r = 0;
-        bool ok = false;
 
-        switch (ch_json(&n.sub, b, r, &n_r)) {
-        case CH_BAD:
+        switch (key_char(out->m, &n, b)) {
+        case GM_STOP:
                 return;
-        case CH_END: {
-                int32_t label = o->keys->state[n.q].label;
-                if (label < 0)
-                        return;
-                n.data = seen_add(m, o, n.data, (size_t)label, n.hash);
+        case GM_CHAR:
+                gm_push(out, &n);
+                return;
+        case GM_QUOTE: {
+                uint32_t label = (uint32_t)o->keys->state[n.q].label;
+                n.data = seen_add(out->m, o, n.data, label, n.hash);
                 if (n.data == GM_NONE)
                         return;
                 n.kind = GM_OBJ;
                 n.phase = O_COLON;
-                n.q = (uint32_t)label;
+                n.q = label;
                 n.hash = 0;
                 gm_push(out, &n);
-                return;
         }
-        case CH_PART:
-                for (size_t i = 0; i < n_r && !ok; i++)
-                        for (uint32_t k = 0; k < o->keys->state[n.q].n_edge && !ok; k++) {
-                                const struct dfa_edge *e = &o->keys->state[n.q].edge[k];
-                                ok = e->lo <= r[i].hi && e->hi >= r[i].lo && any_ok(o, seen_of(m, n.data), o->reach + e->to * o->words);
-                        }
-                if (!ok)
-                        return;
-                break;
-        case CH_WHOLE:
-                n.q = dfa_next(o->keys, n.q, r[0].lo);
-                if (n.q == DFA_DEAD || !any_ok(o, seen_of(m, n.data), o->reach + n.q * o->words))
-                        return;
-                if (o->distinct && seen_of(m, n.data)->count < o->min)
-                        n.hash = (n.hash ^ (r[0].lo + 1)) * 1099511628211u;
-                break;
         }
-        gm_push(out, &n);
+}
+
+/* How many more characters of any kind the reading takes without changing what may follow; 0 if it depends on them. */
+size_t gm_takes_any(const struct gm *m, const struct gm_node *n) {
+        const struct gs_string *s = n->ptr;
+        const struct gs_object *o = n->ptr;
+        const struct dfa *d;
+
+        if (n->sub != 0)
+                return 0;
+        if (n->kind == GM_STR && s->dfa->any)
+                return s->max == SIZE_MAX ? SIZE_MAX : s->max - MIN(n->data, s->max);
+        if (n->kind != GM_STR && n->kind != GM_KEY)
+                return 0;
+        d = n->kind == GM_STR ? s->dfa : o->keys;
+        if (d->state[n->q].n_edge != 1 || d->state[n->q].edge[0].to != n->q || d->state[n->q].edge[0].lo != 0 ||
+            d->state[n->q].edge[0].hi != DFA_MAX_CP)
+                return 0;
+        return n->kind == GM_STR || any_ok(o, seen_of(m, n->data), o->reach + n->q * o->words) ? SIZE_MAX : 0;
 }
 
 static void object(struct gm_out *out, struct gm_node n, uint8_t b) {

@@ -75,6 +75,11 @@ void gm_start(struct gm *m, struct gm_out *out);
 void gm_step(struct gm *m, const uint32_t *in, size_t n, uint8_t b, struct gm_out *out);
 bool gm_done(const struct gm *m, const uint32_t *id, size_t n);
 
+/* For whole vocabularies: a string's or key's node moved by one byte, without interning it. GM_QUOTE: the node is as before. */
+enum gm_char { GM_STOP, GM_CHAR, GM_QUOTE };
+enum gm_char gm_char_step(const struct gm *m, struct gm_node *n, uint8_t b);
+size_t gm_takes_any(const struct gm *m, const struct gm_node *n);
+
 void gm_json_step(struct gm_out *out, uint32_t id, uint8_t b);
 void gm_nfa_add(struct gm_out *out, uint32_t state, uint32_t parent);
 void gm_nfa_step(struct gm_out *out, uint32_t id, uint8_t b);

@@ -6,8 +6,8 @@
  *
  * Most time would go into strings, where nearly every token is allowed. So
  * tokens that are nothing but whole characters a JSON string may hold as they
- * are ("plain") have a mask of their own, and subtrees with only such tokens
- * are skipped.
+ * are ("plain") are listed by length, and subtrees with only such tokens are
+ * skipped.
  */
 #include <string.h>
 
@@ -105,9 +105,11 @@ int grammar_vocab_new(const struct tok *t, struct grammar_vocab **ret, struct h_
         v->n_vocab = n_vocab;
         v->words = DIV_ROUND_UP(n_vocab, 64);
         v->eog = h_new0(uint64_t, v->words);
-        v->plain = h_new0(uint64_t, v->words);
+        v->plain_mask = h_new0(uint64_t, v->words);
+        v->plain = h_new0(uint32_t, n_vocab + 1);
+        v->plain_upto = h_new0(uint32_t, GRAMMAR_MAX_TOKEN + 2);
         v->ids = h_new0(uint32_t, n_vocab + 1);
-        if (!v->eog || !v->plain || !v->ids)
+        if (!v->eog || !v->plain_mask || !v->plain || !v->plain_upto || !v->ids)
                 goto oom;
         for (uint32_t id = 0; id < n_vocab; id++) {
                 size_t len;
@@ -122,9 +124,20 @@ int grammar_vocab_new(const struct tok *t, struct grammar_vocab **ret, struct h_
                 text[n++] = (struct text){ p, (uint32_t)len, id };
                 uint32_t chars = plain_chars(p, len);
                 if (chars) {
-                        v->plain[id / 64] |= UINT64_C(1) << (id % 64);
+                        v->plain_mask[id / 64] |= UINT64_C(1) << (id % 64);
+                        v->plain_upto[chars]++;
                         v->max_chars = MAX(v->max_chars, chars);
                 }
+        }
+        uint32_t at[GRAMMAR_MAX_TOKEN + 2] = { 0 };
+        for (uint32_t k = 1; k <= v->max_chars; k++) {
+                at[k] = v->plain_upto[k - 1];
+                v->plain_upto[k] += v->plain_upto[k - 1];
+        }
+        for (size_t i = 0; i < n; i++) {
+                uint32_t chars = plain_chars(text[i].p, text[i].n);
+                if (chars)
+                        v->plain[at[chars]++] = text[i].id;
         }
         qsort(text, n, sizeof(*text), by_bytes);
         for (size_t i = 0; i < n; i++)
@@ -147,6 +160,8 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
                 free(v->ids);
                 free(v->eog);
                 free(v->plain);
+                free(v->plain_upto);
+                free(v->plain_mask);
                 free(v);
         }
         return NULL;

@@ -17,5 +17,8 @@ struct grammar_vocab {
         size_t words;
         struct vocab_node *node; size_t n_node;
         uint32_t *ids;         /* usable tokens, sorted by bytes */
-        uint64_t *eog, *plain;
+        uint64_t *eog;
+        uint32_t *plain;       /* tokens that are whole ordinary characters, by their number of them */
+        uint32_t *plain_upto;  /* [max_chars + 1]: how many of those have at most so many characters */
+        uint64_t *plain_mask;  /* all of them */
 };

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "engine/text/gram_vocab.h"
 
-#define CACHE 16
+#define CACHE 48
 #define COMPACT_NODES 50000
 #define MAX_SCHEMA ((size_t)4 << 20)
 #define MAX_GRAMMAR_MEMORY ((size_t)256 << 20)
@@ -139,43 +139,86 @@ static void set_bits(const struct walk *w, const struct vocab_node *n) {
                 w->mask[w->v->ids[i] / 64] |= UINT64_C(1) << (w->v->ids[i] % 64);
 }
 
-static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t n) {
-        struct gm_out *out = NULL;
+static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t n);
+
+static void step_and_walk(const struct walk *w, uint32_t child, const uint32_t *id, size_t n, struct gm_out *out) {
         struct gm_mark mark = gm_mark(w->m);
 
-        for (uint32_t c = w->v->node[node].child; c; c = w->v->node[c].next) {
+        gm_step(w->m, id, n, w->v->node[child].byte, out);
+        if (w->m->error)
+                return;
+        if (out->n) {
+                set_bits(w, &w->v->node[child]);
+                if (w->v->node[child].child)
+                        walk(w, child, out->id, out->n);
+        }
+        if (!w->m->error)
+                gm_back(w->m, mark);
+}
+
+/* One reading, within a string or key: no need to intern the places in between. */
+static void walk_chars(const struct walk *w, uint32_t node, const struct gm_node *at) {
+        for (uint32_t c = w->v->node[node].child; c && !w->m->error; c = w->v->node[c].next) {
+                struct gm_node x = *at;
+
                 if (w->skip_plain && w->v->node[c].plain)
                         continue;
-                if (!out && !(out = h_malloc(sizeof(*out)))) {
-                        w->m->error = -ENOMEM;
-                        return;
-                }
-                gm_step(w->m, id, n, w->v->node[c].byte, out);
-                if (w->m->error)
+                switch (gm_char_step(w->m, &x, w->v->node[c].byte)) {
+                case GM_STOP:
                         break;
-                if (out->n) {
+                case GM_CHAR:
                         set_bits(w, &w->v->node[c]);
                         if (w->v->node[c].child)
-                                walk(w, c, out->id, out->n);
-                        if (w->m->error)
-                                break;
+                                walk_chars(w, c, &x);
+                        break;
+                case GM_QUOTE: {
+                        struct gm_mark mark = gm_mark(w->m);
+                        uint32_t id = gm_intern(w->m, at);
+                        struct gm_out *out = h_malloc(sizeof(*out));
+                        if (!out)
+                                w->m->error = -ENOMEM;
+                        else if (id != GM_NONE)
+                                step_and_walk(w, c, &id, 1, out);
+                        free(out);
+                        if (!w->m->error)
+                                gm_back(w->m, mark);
                 }
-                gm_back(w->m, mark);
+                }
         }
+}
+
+static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t n) {
+        struct gm_out *out;
+
+        if (n == 1 && (w->m->node[id[0]].kind == GM_STR || w->m->node[id[0]].kind == GM_KEY)) {
+                struct gm_node at = w->m->node[id[0]];
+                walk_chars(w, node, &at);
+                return;
+        }
+        out = h_malloc(sizeof(*out));
+        if (!out) {
+                w->m->error = -ENOMEM;
+                return;
+        }
+        for (uint32_t c = w->v->node[node].child; c && !w->m->error; c = w->v->node[c].next)
+                if (!w->skip_plain || !w->v->node[c].plain)
+                        step_and_walk(w, c, id, n, out);
         free(out);
 }
 
-/* Is one reading within a string (or a free key) that takes any token of whole characters? */
-static bool takes_plain(const struct grammar_state *s) {
-        for (size_t i = 0; i < s->n; i++) {
-                const struct gm_node *x = &s->m.node[s->id[i]];
-                if (x->kind == GM_STR && x->sub == 0) {
-                        const struct gs_string *str = x->ptr;
-                        if (str->dfa->any && (str->max == SIZE_MAX || str->max - x->data >= s->v->max_chars))
-                                return true;
-                }
+/* If a reading is within a string that takes any characters, or so many of them: those plain tokens. True: all were set. */
+static bool set_plain(const struct grammar_state *s, uint64_t *mask) {
+        size_t most = 0;
+
+        for (size_t i = 0; i < s->n; i++)
+                most = MAX(most, gm_takes_any(&s->m, &s->m.node[s->id[i]]));
+        if (most >= s->v->max_chars && most > 0) {
+                memcpy(mask, s->v->plain_mask, s->v->words * sizeof(*mask));
+                return true;
         }
-        return false;
+        for (uint32_t i = 0; i < s->v->plain_upto[most]; i++)
+                mask[s->v->plain[i] / 64] |= UINT64_C(1) << (s->v->plain[i] % 64);
+        return most > 0 && s->n == 1; /* longer ones are then not allowed; with other readings they may be */
 }
 
 static const uint64_t *cached_mask(struct grammar_state *s) {
@@ -219,11 +262,8 @@ int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
                 memcpy(mask, old, s->v->words * sizeof(*mask));
                 return 0;
         }
-        w.skip_plain = takes_plain(s);
-        if (w.skip_plain)
-                memcpy(mask, s->v->plain, s->v->words * sizeof(*mask));
-        else
-                memset(mask, 0, s->v->words * sizeof(*mask));
+        memset(mask, 0, s->v->words * sizeof(*mask));
+        w.skip_plain = set_plain(s, mask);
         walk(&w, 0, s->id, s->n);
         r = s->m.error;
         gm_back(&s->m, mark);
