@@ -191,6 +191,14 @@ static inline void rows_codes(const struct type_fns *f, const struct k_cpu_gemm 
 
 /* ---- floats ---- */
 
+INLINE __m256 eight(enum k_type t, const uint8_t *p) {
+        if (t == K_F32)
+                return _mm256_loadu_ps((const float *)(const void *)p);
+        if (t == K_F16)
+                return _mm256_cvtph_ps(load128(p));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));
+}
+
 /* Columns [col, col + cols) of a panel as [cols][16] floats: in place, or converted into dst. */
 static inline const float *panel_floats(const struct k_weight *w, const uint8_t *data, uint32_t row0, uint32_t col, uint32_t cols,
                                  float *dst) {
@@ -201,18 +209,64 @@ static inline const float *panel_floats(const struct k_weight *w, const uint8_t 
         data += row0 / K_PANEL * k_layout_panel_bytes(w->type, w->cols) + (size_t)col * K_PANEL * k_type_bytes(w->type);
         if (w->type == K_F32)
                 return (const float *)(const void *)data;
-        for (uint32_t i = 0; i < cols * K_PANEL; i += 8) {
-                __m128i h = load128(data + 2 * i);
-                __m256 v = w->type == K_F16 ? _mm256_cvtph_ps(h)
-                                            : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-                _mm256_store_ps(dst + i, v);
-        }
+        for (uint32_t i = 0; i < cols * K_PANEL; i += 8)
+                _mm256_store_ps(dst + i, eight(w->type, data + 2 * i));
         return dst;
+}
+
+/* One token: a single panel's two chains of additions would wait for each other, so four panels go side by side. */
+INLINE void four_panels(enum k_type t, const uint8_t *const p[4], uint32_t cols, const float *x, float acc[4][K_PANEL]) {
+        const size_t bytes = t == K_F32 ? 4 : 2;
+        __m256 f[4][2];
+
+#pragma GCC unroll 4
+        for (unsigned k = 0; k < 4; k++)
+                f[k][0] = f[k][1] = _mm256_setzero_ps();
+        for (uint32_t c = 0; c < cols; c++) {
+                __m256 v = _mm256_broadcast_ss(x + c);
+#pragma GCC unroll 4
+                for (unsigned k = 0; k < 4; k++) {
+                        const uint8_t *w = p[k] + c * K_PANEL * bytes;
+                        f[k][0] = _mm256_fmadd_ps(eight(t, w), v, f[k][0]);
+                        f[k][1] = _mm256_fmadd_ps(eight(t, w + 8 * bytes), v, f[k][1]);
+                }
+        }
+#pragma GCC unroll 4
+        for (unsigned k = 0; k < 4; k++) {
+                _mm256_storeu_ps(acc[k], f[k][0]);
+                _mm256_storeu_ps(acc[k] + 8, f[k][1]);
+        }
+}
+
+static inline void rows_one(const struct k_cpu_gemm *job, uint32_t row0, uint32_t row1) {
+        const struct k_weight *w = job->w;
+        size_t panel = k_layout_panel_bytes(w->type, w->cols);
+        const uint8_t *data = k_gemm_weights(job) + row0 / K_PANEL * panel;
+        const float *x = k_gemm_x(job, 0);
+        float acc[4][K_PANEL];
+
+        for (uint32_t r = row0; r < row1; r += 4 * K_PANEL, data += 4 * panel) {
+                const uint8_t *p[4];
+                for (uint32_t k = 0; k < 4; k++) /* past the end, the first once more: read and dropped */
+                        p[k] = r + k * K_PANEL < row1 ? data + k * panel : data;
+                if (w->type == K_F32)
+                        four_panels(K_F32, p, w->cols, x, acc);
+                else if (w->type == K_F16)
+                        four_panels(K_F16, p, w->cols, x, acc);
+                else
+                        four_panels(K_BF16, p, w->cols, x, acc);
+                for (uint32_t k = 0; k < 4 && r + k * K_PANEL < row1; k++)
+                        k_gemm_store(job, 0, r + k * K_PANEL, MIN(row1 - r - k * K_PANEL, K_PANEL), acc[k]);
+        }
 }
 
 static inline void rows_floats(plain_fn plain, const struct k_cpu_gemm *job, struct work *wk, uint32_t row0, uint32_t row1) {
         const struct k_weight *w = job->w;
         const uint8_t *data = k_gemm_weights(job);
+        if (job->n == 1 && w->layout == K_LAYOUT_CPU && k_layout_type(w->type)->bits == 0) {
+                rows_one(job, row0, row1);
+                return;
+        }
         uint32_t block = (uint32_t)MIN(MAX(BLOCK_BYTES / ((size_t)w->cols * 4) / T_PLAIN * T_PLAIN, 16u), (size_t)TOKENS_MAX);
 
         for (uint32_t t0 = 0; t0 < job->n; t0 += block) {
