@@ -64,6 +64,12 @@ int eng_image_build(const struct eng_source *src, const struct eng_image_options
 /* Only the size that eng_image_build would write (reads metadata only). */
 int eng_image_size(const struct eng_source *src, const struct eng_image_options *o, uint64_t *ret_bytes, struct h_error *err);
 
+/*
+ * Reads every weight and looks for values that are not finite: model_invalid
+ * names the first tensor that has any. Of 'o' only progress is used; may be NULL.
+ */
+int eng_source_verify(const struct eng_source *src, const struct eng_image_options *o, struct h_error *err);
+
 struct eng_image; /* a mapped image */
 /* Maps read-only and checks the manifest as untrusted input; 'fd' stays the caller's. require_seals: refuse unless sealed. */
 int eng_image_open(int fd, bool require_seals, struct eng_image **ret, struct h_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --inspect FILE [--json]: what a GGUF file says it is. Reads its metadata only.
+ * --inspect [--json] [--verify] FILE: what a GGUF file says it is. Reads its
+ * metadata only, unless --verify asks for a look at every weight.
  * Text from the file is printed escaped: it must not steer a terminal.
  */
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "daemon/worker/worker.h"
+#include "engine/engine.h"
 #include "engine/gguf.h"
 
 #define FIRST_READ (1u << 20)
@@ -248,7 +250,40 @@ static int print_json(const char *path, const struct gguf *g, const struct type_
         return r;
 }
 
-int worker_inspect(const char *path, bool json) {
+/* Beside the first part, by the name that split files have. */
+static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, struct h_error *err) {
+        const char *first = ud, *mark = strstr(first, "-00001-of-");
+        char path[4096];
+        int fd, n;
+
+        n = mark ? snprintf(path, sizeof(path), "%.*s-%05u-of-%s", (int)(mark - first), first, part + 1, mark + 10) : -1;
+        if (n < 0 || (size_t)n >= sizeof(path))
+                return h_error_set(err, HEARTH_E_model_invalid,
+                                   "%s is part 1 of %u, but its name has no \"-00001-of-\" to find the others by", first,
+                                   n_parts);
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0)
+                return h_error_set(err, HEARTH_E_model_not_found, "part %u of %u: %s: %s", part + 1, n_parts, path,
+                                   strerror(errno));
+        *ret_fd = fd;
+        return 0;
+}
+
+static int check_weights(const char *path, int fd) {
+        struct eng_source src = { .fds = &fd, .n_fds = 1, .name = path, .open_part = open_part, .ud = (void *)path };
+        struct h_error err = {};
+        int r = eng_source_verify(&src, NULL, &err);
+
+        if (r < 0) {
+                h_error_from_errno(&err, r, path);
+                fprintf(stderr, "hearth-worker: %s\n", err.message);
+                return hearth_code_exit(err.code);
+        }
+        fprintf(stderr, "every weight is finite\n");
+        return 0;
+}
+
+int worker_inspect(const char *path, bool json, bool verify) {
         _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         struct type_sum sums[_K_TYPE_MAX] = {};
         struct h_error err = {};
@@ -276,5 +311,7 @@ int worker_inspect(const char *path, bool json) {
                 print_human(path, g, sums, weights);
         gguf_free(g);
         free(mem);
-        return r == 0 && fflush(stdout) == 0 ? 0 : 74;
+        if (r != 0 || fflush(stdout) != 0)
+                return 74;
+        return verify ? check_weights(path, fd) : 0;
 }

@@ -17,18 +17,40 @@ static bool has_channel(void) {
         return getsockopt(3, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_STREAM;
 }
 
+/* [--json] [--verify] FILE, in any order. */
+static int inspect(int n, char **words) {
+        bool json = false, verify = false;
+        const char *path = NULL;
+
+        for (int i = 0; i < n; i++) {
+                if (strcmp(words[i], "--json") == 0)
+                        json = true;
+                else if (strcmp(words[i], "--verify") == 0)
+                        verify = true;
+                else if (!path)
+                        path = words[i];
+                else
+                        path = "";
+        }
+        if (!path || !*path) {
+                fputs("hearth-worker: --inspect takes one file\n", stderr);
+                return 64;
+        }
+        return worker_inspect(path, json, verify);
+}
+
 int main(int argc, char **argv) {
         struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = getenv("JOURNAL_STREAM") != NULL };
 
         signal(SIGPIPE, SIG_IGN);
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
-                return worker_inspect(argv[2], argc > 3 && strcmp(argv[3], "--json") == 0);
+                return inspect(argc - 2, argv + 2);
         if (argc == 2 && strcmp(argv[1], "--version") == 0) {
                 puts("hearth-worker " HEARTH_VERSION);
                 return 0;
         }
         if (argc != 2 || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) || !has_channel()) {
-                fputs("Usage: hearth-worker --inspect FILE [--json]\n"
+                fputs("Usage: hearth-worker --inspect [--json] [--verify] FILE\n"
                       "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n", stderr);
                 return 64;
         }

@@ -96,7 +96,7 @@ struct worker {
 
 int worker_serve(const struct log *log);              /* --serve */
 int worker_fill(const struct log *log);               /* --fill */
-int worker_inspect(const char *path, bool json);      /* --inspect */
+int worker_inspect(const char *path, bool json, bool verify); /* --inspect */
 
 /* model.c: the loader's job; afterwards the engine has it, or the broker an error. */
 void wmodel_open(struct job *j);

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -440,6 +441,46 @@ static void test_seals(void **state) {
         buf_free(&b);
 }
 
+/* A value that is not finite is found wherever it is, by tensor and index. */
+static void test_verify(void **state) {
+        static const struct { const char *name; uint64_t byte, index, count; } bad[] = {
+                { "blk.0.attn_norm.weight", 10, 5, 1 },                          /* one half */
+                { "blk.0.ffn_up_exps.weight", 34 * 70, 32 * 70, 32 },            /* a block's scale */
+                { "output.weight", 34 * 79, 32 * 79, 32 },                       /* the last block */
+        };
+        struct eng_source src = { .n_fds = 1, .name = "m.gguf" };
+        struct h_error err = { 0 };
+        struct buf b = { 0 };
+        struct gguf *g = NULL;
+        int fd;
+
+        model(&b, 31, 0, 0);
+        fd = file_of(&b);
+        src.fds = &fd;
+        assert_int_equal(eng_source_verify(&src, NULL, &err), 0);
+        assert_int_equal(gguf_parse(b.data, b.len, b.len, &g, NULL), 0);
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
+                uint64_t at = gguf_find_tensor(g, bad[i].name)->offset + bad[i].byte;
+                uint16_t inf = 0x7c00, old;
+                char want[64];
+
+                memcpy(&old, b.data + at, 2);
+                assert_int_equal(pwrite(fd, &inf, 2, (off_t)at), 2);
+                memset(&err, 0, sizeof(err));
+                assert_int_equal(eng_source_verify(&src, NULL, &err), -EHEARTH);
+                assert_int_equal(err.code, HEARTH_E_model_invalid);
+                assert_non_null(strstr(err.message, bad[i].name));
+                snprintf(want, sizeof(want), "index %llu;", (unsigned long long)bad[i].index);
+                assert_non_null(strstr(err.message, want));
+                snprintf(want, sizeof(want), "holds %llu values", (unsigned long long)bad[i].count);
+                assert_non_null(strstr(err.message, want));
+                assert_int_equal(pwrite(fd, &old, 2, (off_t)at), 2);
+        }
+        gguf_free(g);
+        close(fd);
+        buf_free(&b);
+}
+
 /* The nth allocation, read, reservation or mapping fails: a typed error, nothing leaked. */
 static void test_faults(void **state) {
         static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_READ, FAULT_WRITE, FAULT_MMAP };
@@ -479,7 +520,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_content), cmocka_unit_test(test_hash), cmocka_unit_test(test_failures),
                 cmocka_unit_test(test_split), cmocka_unit_test(test_hostile_manifest), cmocka_unit_test(test_seals),
-                cmocka_unit_test(test_faults),
+                cmocka_unit_test(test_faults), cmocka_unit_test(test_verify),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
