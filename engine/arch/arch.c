@@ -48,6 +48,9 @@ static int check(struct arch_ctx *c) {
                 const struct eng_attn *a = &l->attn;
 
                 if (l->mixer == ENG_MIX_ATTENTION || l->mixer == ENG_MIX_MLA) {
+                        if (a->dk > ARCH_MAX_HEAD_DIM || a->dv > ARCH_MAX_HEAD_DIM)
+                                return arch_fail(c, "layer %u: heads of %u and %u, expected at most %u", i, a->dk, a->dv,
+                                                 ARCH_MAX_HEAD_DIM);
                         if (a->kv >= d->n_kv)
                                 return arch_fail(c, "layer %u has no KV pages", i);
                         if (d->kv[a->kv].dk != a->dk || d->kv[a->kv].dv != a->dv || d->kv[a->kv].n_head_kv != a->n_head_kv)

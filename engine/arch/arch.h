@@ -16,6 +16,8 @@
 #define ARCH_MAX_HEADS 4096
 #define ARCH_MAX_DIM (1u << 20)
 #define ARCH_MAX_EXPERTS 4096
+#define ARCH_MAX_HEAD_DIM 4096  /* keys or values of a head: what the backends' tiles are made for */
+#define ARCH_MAX_STATE_DIM 512  /* either side of a delta-net state */
 
 struct arch_ctx {
         const struct gguf *g;

@@ -14,7 +14,7 @@ static void delta(struct arch_ctx *c, uint32_t i, bool next) {
         uint32_t E = c->d->n_embd, S, kd, vd, inner;
 
         l->mixer = ENG_MIX_DELTA;
-        S = key_range_req(c, "%s.ssm.state_size", 1, 4096);
+        S = key_range_req(c, "%s.ssm.state_size", 1, ARCH_MAX_STATE_DIM);
         x->n_k = key_range_req(c, "%s.ssm.group_count", 1, ARCH_MAX_HEADS);
         x->n_v = key_range_req(c, "%s.ssm.time_step_rank", 1, ARCH_MAX_HEADS);
         x->conv = key_range_req(c, "%s.ssm.conv_kernel", 1, 64);
@@ -33,6 +33,11 @@ static void delta(struct arch_ctx *c, uint32_t i, bool next) {
         }
         x->s_k = S;
         x->s_v = inner / x->n_v;
+        if (x->s_v > ARCH_MAX_STATE_DIM) {
+                arch_fail(c, "%s.ssm.inner_size %u over %s.ssm.time_step_rank %u heads: expected at most %u each", c->d->arch, inner,
+                          c->d->arch, x->n_v, ARCH_MAX_STATE_DIM);
+                return;
+        }
         x->k_head_blocked = next;
         kd = x->n_k * S;
         vd = inner;
