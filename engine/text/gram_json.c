@@ -7,8 +7,9 @@
  * dead states, a key leads to a property that may still come, and a number can
  * still get within its bounds.
  *
- * White space is allowed wherever JSON allows it, but bounded: at most 32 +
- * 8 * depth bytes in a row, so that an output can't go on in blanks for ever.
+ * White space is allowed wherever JSON allows it, but bounded, because weak
+ * models go on in blanks for ever: in a row at most 32 + 8 * depth bytes and two
+ * line ends, behind the whole value two bytes.
  */
 #include <string.h>
 
@@ -19,10 +20,13 @@ static bool is_space(uint8_t b) {
         return b == ' ' || b == '\n' || b == '\r' || b == '\t';
 }
 
-static void space(struct gm_out *out, struct gm_node n) {
-        if (n.ws >= 32 + 8 * n.depth)
+static void space(struct gm_out *out, struct gm_node n, uint8_t b) {
+        if (n.ws >= (n.kind == GM_DONE ? 2 : 32 + 8 * n.depth))
+                return;
+        if ((b == '\n' && (n.lines & 0xff) == 2) || (b == '\r' && n.lines >> 8 == 2))
                 return;
         n.ws++;
+        n.lines += b == '\n' ? 1 : b == '\r' ? 0x100 : 0;
         gm_push(out, &n);
 }
 
@@ -135,7 +139,7 @@ static void value(struct gm_out *out, struct gm_node v, uint8_t b) {
         const struct gs_alts *a = &out->m->g->schema.node[v.q]->alts;
 
         if (is_space(b)) {
-                space(out, v);
+                space(out, v, b);
                 return;
         }
         switch (b) {
@@ -327,10 +331,10 @@ static void object(struct gm_out *out, struct gm_node n, uint8_t b) {
         struct gm *m = out->m;
 
         if (is_space(b)) {
-                space(out, n);
+                space(out, n, b);
                 return;
         }
-        n.ws = 0;
+        n.ws = n.lines = 0;
         switch (n.phase) {
         case O_FIRST:
         case O_KEY:
@@ -361,15 +365,16 @@ static void object(struct gm_out *out, struct gm_node n, uint8_t b) {
         }
 }
 
-static void item(struct gm_out *out, struct gm_node n, uint16_t ws, uint8_t b) {
+/* The next item; b is its first byte, 0 if it is still to come. */
+static void item(struct gm_out *out, struct gm_node n, uint8_t b) {
         const struct gs_array *a = n.ptr;
-        struct gm_node v = { .kind = GM_VALUE, .depth = n.depth, .q = n.q < a->n_prefix ? a->prefix[n.q] : a->items, .ws = ws };
+        struct gm_node v = { .kind = GM_VALUE, .depth = n.depth, .q = n.q < a->n_prefix ? a->prefix[n.q] : a->items };
 
         /* past everything that counts, counts are alike */
         if (a->max != SIZE_MAX || n.q < MAX(a->min, a->n_prefix))
                 n.q++;
         n.phase = A_AFTER;
-        n.ws = 0;
+        n.ws = n.lines = 0;
         v.parent = gm_intern(out->m, &n);
         if (v.parent == GM_NONE)
                 return;
@@ -383,7 +388,7 @@ static void array(struct gm_out *out, struct gm_node n, uint8_t b) {
         const struct gs_array *a = n.ptr;
 
         if (is_space(b)) {
-                space(out, n);
+                space(out, n, b);
                 return;
         }
         if (b == ']') {
@@ -391,9 +396,9 @@ static void array(struct gm_out *out, struct gm_node n, uint8_t b) {
                         gm_add(out, n.parent);
         } else if (n.phase == A_FIRST) {
                 if (a->max > 0 && b)
-                        item(out, n, n.ws, b);
+                        item(out, n, b);
         } else if (b == ',' && n.q < a->max) {
-                item(out, n, 0, 0);
+                item(out, n, 0);
         }
 }
 
@@ -403,7 +408,7 @@ void gm_json_step(struct gm_out *out, uint32_t id, uint8_t b) {
         switch ((enum gm_kind)n.kind) {
         case GM_DONE:
                 if (is_space(b))
-                        space(out, n);
+                        space(out, n, b);
                 return;
         case GM_VALUE: value(out, n, b); return;
         case GM_STR: string(out, n, b); return;

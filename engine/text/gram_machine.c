@@ -29,7 +29,7 @@ struct gm_mark gm_mark(const struct gm *m) {
 
 static uint64_t hash_node(const struct gm_node *n) {
         uint64_t h = (uint64_t)n->parent << 32 | (uint64_t)n->kind << 24 | (uint64_t)n->phase << 16 | n->ws;
-        h = (h ^ (uint64_t)n->q << 32 ^ n->sub) * 0x9e3779b97f4a7c15u;
+        h = (h ^ (uint64_t)n->lines << 8 ^ (uint64_t)n->q << 32 ^ n->sub) * 0x9e3779b97f4a7c15u;
         h = (h ^ h >> 29 ^ n->data ^ n->hash ^ (uint64_t)(uintptr_t)n->ptr) * 0xbf58476d1ce4e5b9u;
         return h ^ h >> 32;
 }
@@ -82,7 +82,7 @@ static bool grow(struct gm *m) {
 }
 
 static bool same(const struct gm_node *a, const struct gm_node *b) {
-        return a->parent == b->parent && a->kind == b->kind && a->phase == b->phase && a->ws == b->ws && a->depth == b->depth &&
+        return a->parent == b->parent && a->kind == b->kind && a->phase == b->phase && a->ws == b->ws && a->lines == b->lines && a->depth == b->depth &&
                a->q == b->q && a->sub == b->sub && a->data == b->data && a->hash == b->hash && a->ptr == b->ptr;
 }
 

@@ -35,7 +35,7 @@ struct gm_node {
         uint8_t kind, phase;
         uint16_t ws;       /* white space just read */
         uint16_t depth;
-        uint16_t pad;
+        uint16_t lines;    /* line ends in it: \n in the low byte, \r in the high one */
         uint32_t q;        /* automaton state, label, count, position */
         uint32_t sub;      /* within a character: see gram_string.c */
         uint32_t data;     /* blob: an object's keys so far, a number's text; or a string's length */

@@ -103,8 +103,8 @@ static void test_masks(void **state) {
                 "{}",
                 "{\"type\": \"string\", \"pattern\": \"^(é|a|😀)+$\", \"maxLength\": 4}",
                 "{\"type\": \"string\", \"minLength\": 3, \"maxLength\": 9}",
-                "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\"}, \"id\": {\"type\": \"integer\", \"minimum\": 5, "
-                "\"maximum\": 130}}, \"required\": [\"id\"], \"additionalProperties\": false}",
+                ("{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\"}, \"id\": {\"type\": \"integer\", \"minimum\": 5, "
+                 "\"maximum\": 130}}, \"required\": [\"id\"], \"additionalProperties\": false}"),
                 "{\"type\": \"array\", \"items\": {\"type\": \"number\", \"minimum\": 0.5, \"maximum\": 12}, \"minItems\": 1, \"maxItems\": 3}",
                 "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"string\", \"enum\": [\"abc\", \"hello world\"]}, {\"type\": \"null\"}]}",
         };
@@ -164,6 +164,13 @@ static void test_bounds(void **state) {
         for (; n > 0; n--)
                 assert_int_equal(grammar_state_accept_bytes(s, "]", 1), 0);
         assert_true(grammar_state_done(s));
+        assert_int_equal(grammar_state_accept_bytes(s, " \n", 2), 0);
+        assert_int_equal(grammar_state_accept_bytes(s, " ", 1), -EINVAL);
+        grammar_state_free(s);
+        assert_int_equal(grammar_state_new(g, v, &s), 0);
+        assert_int_equal(grammar_state_accept_bytes(s, "\r\n \r\n  ", 7), 0);
+        assert_int_equal(grammar_state_accept_bytes(s, "\n", 1), -EINVAL);
+        assert_int_equal(grammar_state_accept_bytes(s, "[\n\n1", 4), 0);
         grammar_state_free(s);
         grammar_vocab_free(v);
         grammar_free(g);
