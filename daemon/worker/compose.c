@@ -9,32 +9,35 @@
 #define ALONE_US 200000.0
 #define BESIDE_MIN_ROWS 8u
 #define ALONE_MIN_ROWS 64u
-#define SHARE_ROWS 16u /* handed out per round */
+#define SHARE_ROWS 16u /* at most, handed out per round */
 
 static bool may_decode(const struct task *t) {
         return t->state == TASK_DECODING && t->n_sent < atomic_load(&t->credits);
 }
 
-/* Tokens of t that can be fed next in one role; 0: none. */
-static uint32_t feedable(const struct wmodel *m, const struct task *t, enum eng_role *ret_role) {
-        uint32_t at, end, n = 0;
+/* Tokens of t that can be fed next in one role. */
+static void look(const struct wmodel *m, struct task *t) {
+        const struct wire_generate *g = t->msg.body;
+        uint32_t at, n;
 
+        t->planned = t->want = 0;
         if (t->state != TASK_FEEDING)
-                return 0;
+                return;
         at = eng_seq_len(m->context, t->seq);
         if (t->msg.type == WIRE_embed) {
-                size_t begin = t->text ? t->ends[t->text - 1] : 0;
-                *ret_role = ENG_ROLE_PROMPT;
-                return (uint32_t)(t->ends[t->text] - begin) - at;
+                t->want_role = ENG_ROLE_PROMPT;
+                t->want = (uint32_t)(t->ends[t->text] - (t->text ? t->ends[t->text - 1] : 0)) - at;
+                return;
         }
-        end = (uint32_t)t->feed.n;
+        n = prefix_run(t, at, &t->want_role);
         /* The last one gives a token, which must be allowed to be sent. */
-        if (!((const struct wire_generate *)t->msg.body)->prewarm && t->n_sent >= atomic_load(&t->credits))
-                end--;
-        *ret_role = prefix_role(t, at);
-        while (at + n < end && prefix_role(t, at + n) == *ret_role)
-                n++;
-        return n;
+        if (!g->prewarm && at + n == t->feed.n && t->n_sent >= atomic_load(&t->credits))
+                n--;
+        t->want = n;
+}
+
+static bool wants(const struct task *t, enum eng_role role) {
+        return t->want > t->planned && t->want_role == role;
 }
 
 static uint32_t budget(const struct wmodel *m, bool beside) {
@@ -48,9 +51,13 @@ static uint32_t budget(const struct wmodel *m, bool beside) {
 
 /* Shares out 'rows' prompt rows: a quantum for each user's next request, round after round. */
 static void share(struct wmodel *m, uint32_t rows) {
-        bool progress = true;
-        uint32_t round = m->turn;
+        bool progress = true, first = true;
+        uint32_t round = m->turn, quantum = SHARE_ROWS, n = 0;
 
+        list_foreach(t, &m->tasks, struct task, link)
+                n += wants(t, ENG_ROLE_PROMPT);
+        if (n)
+                quantum = MAX(1u, MIN(SHARE_ROWS, rows / n));
         while (rows && progress) {
                 uint32_t last_uid = 0;
                 bool have_last = false;
@@ -59,14 +66,12 @@ static void share(struct wmodel *m, uint32_t rows) {
                 /* One pass gives each user one quantum, to that of its requests which has the fewest rows yet. */
                 for (;;) {
                         struct task *pick = NULL;
-                        uint32_t uid = 0, want, take;
+                        uint32_t uid = 0, take;
                         bool have = false;
-                        enum eng_role role;
 
-                        /* The next uid in cyclic order; numbers are compared after a rotation so that none is always first. */
+                        /* The next uid in cyclic order from 'round' on. */
                         list_foreach(t, &m->tasks, struct task, link) {
-                                want = feedable(m, t, &role);
-                                if (!want || role != ENG_ROLE_PROMPT || t->planned >= want)
+                                if (!wants(t, ENG_ROLE_PROMPT))
                                         continue;
                                 if (have_last && t->uid - round <= last_uid - round)
                                         continue;
@@ -79,16 +84,17 @@ static void share(struct wmodel *m, uint32_t rows) {
                         }
                         if (!pick || !rows)
                                 break;
+                        if (first)
+                                m->turn = uid + 1; /* the next step begins with the next one */
+                        first = false;
                         last_uid = uid;
                         have_last = true;
-                        want = feedable(m, pick, &role);
-                        take = MIN(MIN(SHARE_ROWS, rows), want - pick->planned);
+                        take = MIN(MIN(quantum, rows), pick->want - pick->planned);
                         pick->planned += take;
                         rows -= take;
                         progress = true;
                 }
         }
-        m->turn = round + 0x9e3779b9u; /* any odd constant: uids get every place in turn */
 }
 
 static void add_item(struct wmodel *m, struct step_plan *p, struct task *t, const uint32_t *tokens, uint32_t n, enum eng_role role,
@@ -116,43 +122,35 @@ static uint32_t want_of(const struct wmodel *m, const struct task *t, uint32_t n
 
 void compose_step(struct wmodel *m, struct step_plan *ret) {
         struct step_plan p = {};
-        enum eng_role role;
         uint32_t n, left;
 
         list_foreach(t, &m->tasks, struct task, link)
-                t->planned = 0;
+                look(m, t);
         list_foreach(t, &m->tasks, struct task, link)
                 if (may_decode(t) && p.n < m->slots)
                         add_item(m, &p, t, &t->next, 1, ENG_ROLE_GENERATED, ENG_WANT_SAMPLE);
         /* Replayed tokens are rows of the same kind, as many as a step of all slots would have. */
-        list_foreach(t, &m->tasks, struct task, link) {
-                n = feedable(m, t, &role);
-                if (n && role == ENG_ROLE_GENERATED && p.generated < m->slots && p.n < m->slots) {
-                        n = MIN(n, m->slots - p.generated);
-                        add_item(m, &p, t, t->feed.ids + eng_seq_len(m->context, t->seq), n, role, want_of(m, t, n));
+        list_foreach(t, &m->tasks, struct task, link)
+                if (wants(t, ENG_ROLE_GENERATED) && p.generated < m->slots && p.n < m->slots) {
+                        n = MIN(t->want, m->slots - p.generated);
+                        add_item(m, &p, t, t->feed.ids + eng_seq_len(m->context, t->seq), n, ENG_ROLE_GENERATED, want_of(m, t, n));
                 }
-        }
         left = m->n_rows - p.generated;
-        /* An encoder looks at its whole text at once: it takes what it needs, whatever the time. */
-        list_foreach(t, &m->tasks, struct task, link) {
-                n = m->info.can_generate ? 0 : feedable(m, t, &role);
-                if (n && n <= left) {
-                        t->planned = n;
-                        left -= n;
-                }
-        }
         if (m->info.can_generate)
                 share(m, MIN(left, budget(m, p.generated > 0)));
-        list_foreach(t, &m->tasks, struct task, link) {
-                n = feedable(m, t, &role);
-                if (n && role == ENG_ROLE_PROMPT && t->planned && p.n < m->slots) {
-                        uint32_t at = eng_seq_len(m->context, t->seq);
+        else /* an encoder looks at its whole text at once: it takes what it needs, whatever the time */
+                list_foreach(t, &m->tasks, struct task, link)
+                        if (t->want && t->want <= left) {
+                                t->planned = t->want;
+                                left -= t->want;
+                        }
+        list_foreach(t, &m->tasks, struct task, link)
+                if (t->want && t->want_role == ENG_ROLE_PROMPT && t->planned && p.n < m->slots) {
                         size_t begin = t->msg.type == WIRE_embed && t->text ? t->ends[t->text - 1] : 0;
 
-                        n = t->planned;
-                        add_item(m, &p, t, t->feed.ids + begin + at, n, role, want_of(m, t, n));
+                        add_item(m, &p, t, t->feed.ids + begin + eng_seq_len(m->context, t->seq), t->planned, ENG_ROLE_PROMPT,
+                                 want_of(m, t, t->planned));
                 }
-        }
         *ret = p;
 }
 

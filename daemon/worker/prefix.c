@@ -6,17 +6,30 @@
 
 #include "base/alloc.h"
 
-enum eng_role prefix_role(const struct task *t, uint32_t i) {
+uint32_t prefix_run(const struct task *t, uint32_t i, enum eng_role *ret) {
         uint32_t end = 0;
 
-        if (i >= t->n_prompt)
-                return ENG_ROLE_GENERATED;
-        for (size_t k = 0; k < t->n_runs; k++) {
-                end += t->runs[k];
-                if (i < end)
-                        return k % 2 ? ENG_ROLE_GENERATED : ENG_ROLE_PROMPT;
+        if (i >= t->n_prompt) {
+                *ret = ENG_ROLE_GENERATED;
+                return (uint32_t)t->feed.n - i;
         }
-        return ENG_ROLE_PROMPT;
+        for (size_t k = 0; k < t->n_runs; k++) {
+                if (__builtin_add_overflow(end, t->runs[k], &end) || end > t->n_prompt)
+                        end = t->n_prompt;
+                if (i < end) {
+                        *ret = k % 2 ? ENG_ROLE_GENERATED : ENG_ROLE_PROMPT;
+                        return end - i;
+                }
+        }
+        *ret = ENG_ROLE_PROMPT;
+        return t->n_prompt - i;
+}
+
+static enum eng_role role_of(const struct task *t, uint32_t i) {
+        enum eng_role role;
+
+        (void)prefix_run(t, i, &role);
+        return role;
 }
 
 /* May feed[i] be taken from where it was evaluated in this role? */
@@ -25,7 +38,7 @@ static bool role_fits(const struct task *t, uint32_t i, uint8_t role) {
 
         /* A replay repeats what was; 'exact' wants every prompt token evaluated as one; others take what there is. */
         if (t->n_resume || g->exact || i >= t->n_prompt)
-                return role == prefix_role(t, i);
+                return role == role_of(t, i);
         return true;
 }
 

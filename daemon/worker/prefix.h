@@ -17,8 +17,8 @@ struct kept {
         uint8_t *roles; /* of its tokens */
 };
 
-/* How feed[i] must be evaluated if it is not shared. */
-enum eng_role prefix_role(const struct task *t, uint32_t i);
+/* How feed[i] must be evaluated if it is not shared, and how many from there on in that role. */
+uint32_t prefix_run(const struct task *t, uint32_t i, enum eng_role *ret);
 /* Gives t its sequence, n_cached, reused_generated, miss and roles. */
 int prefix_begin(struct wmodel *m, struct task *t);
 /* Takes its sequence when it ends. */

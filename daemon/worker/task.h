@@ -71,6 +71,8 @@ struct task {
         uint32_t n_cached, reused_generated;
         const char *miss;
         uint32_t next;         /* sampled, to be fed */
+        uint32_t want;         /* tokens that could be fed now, all in want_role */
+        enum eng_role want_role;
         uint32_t planned;      /* rows in the step being made */
         uint64_t n_generated, n_sent;
         struct tok_stream stream;
