@@ -239,16 +239,9 @@ static bool counts(struct gbnf *x, size_t *ret_min, size_t *ret_max) {
         return *ret_min <= *ret_max;
 }
 
-static struct frag optional(struct gbnf *x, struct frag f) {
-        struct frag o = frag_new(x);
-        nfa_add(x->nfa, o.in, NFA_EPS, NULL, f.in);
-        nfa_add(x->nfa, o.in, NFA_EPS, NULL, o.out);
-        nfa_add(x->nfa, f.out, NFA_EPS, NULL, o.out);
-        return o;
-}
-
 static struct frag repeated(struct gbnf *x) {
         size_t start = x->at, min = 1, max = 1, after;
+        uint32_t end;
         int line = x->c->line;
         struct frag f = atom(x), r;
         char ch;
@@ -267,6 +260,7 @@ static struct frag repeated(struct gbnf *x) {
         }
         after = x->at;
         r = empty(x);
+        end = nfa_state(x->nfa);
         for (size_t i = 0; i < (max == SIZE_MAX ? min + 1 : max); i++) { /* the atom is read again for each copy */
                 struct frag one = f;
                 if (i > 0) {
@@ -276,16 +270,15 @@ static struct frag repeated(struct gbnf *x) {
                         one = atom(x);
                         x->c->line = keep;
                 }
-                if (max == SIZE_MAX && i == min) {
+                if (max == SIZE_MAX && i == min)
                         nfa_add(x->nfa, one.out, NFA_EPS, NULL, one.in);
-                        one = optional(x, one);
-                } else if (i >= min) {
-                        one = optional(x, one);
-                }
+                if (i >= min) /* leaving out one leaves out all behind it */
+                        nfa_add(x->nfa, r.out, NFA_EPS, NULL, end);
                 r = join(x, r, one);
         }
+        nfa_add(x->nfa, r.out, NFA_EPS, NULL, end);
         x->at = after;
-        return r;
+        return (struct frag){ r.in, end };
 }
 
 static struct frag sequence(struct gbnf *x) {

@@ -326,16 +326,6 @@ static struct frag empty(struct regex *x) {
         return (struct frag){ s, s };
 }
 
-/* f any number of times */
-static struct frag star(struct regex *x, struct frag f) {
-        struct frag r = { nfa_state(&x->nfa), nfa_state(&x->nfa) };
-        nfa_add(&x->nfa, r.in, NFA_EPS, NULL, f.in);
-        nfa_add(&x->nfa, r.in, NFA_EPS, NULL, r.out);
-        nfa_add(&x->nfa, f.out, NFA_EPS, NULL, f.in);
-        nfa_add(&x->nfa, f.out, NFA_EPS, NULL, r.out);
-        return r;
-}
-
 static struct frag repeated(struct regex *x) {
         size_t start = x->at, end, min = 1, max = 1;
         struct frag f = atom(x), r;
@@ -357,6 +347,7 @@ static struct frag repeated(struct regex *x) {
         if (more(x) && (x->p[x->at] == '*' || x->p[x->at] == '+'))
                 t_fail(x->c, "'%c' in the pattern has nothing to repeat", x->p[x->at]);
         size_t after = x->at;
+        uint32_t done = nfa_state(&x->nfa);
         r = empty(x);
         /* the atom is read again for each copy */
         for (size_t i = 0; i < (max == SIZE_MAX ? min + 1 : max); i++) {
@@ -367,19 +358,15 @@ static struct frag repeated(struct regex *x) {
                         if (x->at != end)
                                 t_fail(x->c, "the pattern can't be read twice");
                 }
-                if (max == SIZE_MAX && i == min) {
-                        one = star(x, one);
-                } else if (i >= min) {
-                        struct frag o = { nfa_state(&x->nfa), nfa_state(&x->nfa) };
-                        nfa_add(&x->nfa, o.in, NFA_EPS, NULL, one.in);
-                        nfa_add(&x->nfa, o.in, NFA_EPS, NULL, o.out);
-                        nfa_add(&x->nfa, one.out, NFA_EPS, NULL, o.out);
-                        one = o;
-                }
+                if (max == SIZE_MAX && i == min)
+                        nfa_add(&x->nfa, one.out, NFA_EPS, NULL, one.in);
+                if (i >= min) /* leaving out one leaves out all behind it */
+                        nfa_add(&x->nfa, r.out, NFA_EPS, NULL, done);
                 r = join(x, r, one);
         }
+        nfa_add(&x->nfa, r.out, NFA_EPS, NULL, done);
         x->at = after;
-        return r;
+        return (struct frag){ r.in, done };
 }
 
 static struct frag sequence(struct regex *x) {
