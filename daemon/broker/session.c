@@ -20,7 +20,7 @@ static struct session *of(struct channel *c) {
 
 /* Charges what the connection's buffers hold now to its user. */
 static int recharge(struct session *se, struct h_error *err) {
-        size_t held = frame_reader_bytes(&se->channel.in) + se->channel.out.bytes;
+        size_t held = frame_reader_bytes(&se->channel.in) + session_unsent(se);
         int r = 0;
 
         if (held > se->charged)
@@ -74,7 +74,7 @@ void session_send(struct session *se, struct buf *b) {
                 session_close(se);
                 return;
         }
-        if (se->channel.out.bytes >= SESSION_DEAF_WATER)
+        if (session_unsent(se) >= SESSION_DEAF_WATER)
                 channel_pause(&se->channel, true);
 }
 

@@ -36,7 +36,12 @@ void session_close(struct session *se);
 /* Sends the frames in *b (emptied). A client over its quota is cut off. */
 void session_send(struct session *se, struct buf *b);
 void session_fail(struct session *se, uint32_t id, const struct h_error *err);
+/* Memory of what was not sent yet: small messages cost more than their bytes. */
+static inline size_t session_unsent(const struct session *se) {
+        return se->channel.out.bytes + (size_t)se->channel.out.frames * 128;
+}
+
 /* Room for more tokens? */
 static inline bool session_drained(const struct session *se) {
-        return se->channel.out.bytes < SESSION_HIGH_WATER;
+        return session_unsent(se) < SESSION_HIGH_WATER;
 }

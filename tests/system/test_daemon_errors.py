@@ -132,6 +132,7 @@ def changing_file():
     with private_dir() as elsewhere:
         path = f"{elsewhere}/tiny.gguf"
         shutil.copy(TINY, path)
+        os.chmod(path, 0o600)
         with daemon(models=(), env=dict(PRELOADED, TEST_GROW=path)) as d, Client(d.path) as c:
             os.symlink(path, d.models / "tiny.gguf")
             fails("file-changed", load(c, "tiny"))
