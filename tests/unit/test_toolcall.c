@@ -144,6 +144,7 @@ static void test_notations(void **state) {
 
 /* Text goes out as it comes, not at the end. */
 static void test_streaming(void **state) {
+        static const char call[] = "<tool_call>{\"name\":\"f\",\"arguments\":{}}";
         struct toolcall_style style = toolcall_detect(hermes, strlen(hermes));
         struct toolcall_parser *p = NULL;
         struct toolcall_out out = { 0 };
@@ -155,7 +156,7 @@ static void test_streaming(void **state) {
         assert_string_equal(out.content.data, "Hello world");
         assert_int_equal(toolcall_push(p, "k>", 2, &out), 0);
         assert_string_equal(out.content.data, "Hello world <took>");
-        assert_int_equal(toolcall_push(p, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", 40, &out), 0);
+        assert_int_equal(toolcall_push(p, call, strlen(call), &out), 0);
         assert_int_equal(out.n_calls, 1);
         assert_int_equal(strlen(out.calls[0].id), 9);
         toolcall_parser_free(p);
