@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/broker/channel.h"
 
+#include <malloc.h>
+
+/* A connection that held this much when it ended: its freed pages, scattered in the heap, go back to the system. */
+#define TRIM_BYTES ((size_t)256 << 10)
+
 static void on_poll(uv_poll_t *h, int status, int events);
 
 static void update(struct channel *c) {
@@ -150,13 +155,18 @@ static void on_closed(uv_handle_t *h) {
 }
 
 void channel_close(struct channel *c) {
+        bool large;
+
         if (!c->open)
                 return;
         c->open = false;
+        large = c->out.bytes + frame_reader_bytes(&c->in) >= TRIM_BYTES;
         if (c->out.bytes)
                 (void)frame_queue_flush(&c->out, c->fd);
         uv_close((uv_handle_t *)&c->poll, on_closed); /* stops polling at once; the fd may go after that */
         c->fd = fd_close(c->fd);
         frame_queue_done(&c->out);
         frame_reader_done(&c->in);
+        if (large)
+                malloc_trim(0);
 }
