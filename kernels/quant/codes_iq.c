@@ -75,31 +75,34 @@ static void grid1(int8_t *q, uint16_t g, bool minus) {
         memcpy(q, &v, 8);
 }
 
+/* Nibbles of n bytes, each the scale of 'each' groups of 16. */
+static void nibble_scales(const uint8_t *b, int16_t sc[16], unsigned each) {
+        for (unsigned g = 0; g < 16; g++)
+                sc[g] = (int16_t)(2 * (b[g / each / 2] >> g / each % 2 * 4 & 15) + 1);
+}
+
 void k_codes_iq_head(enum k_type t, const uint8_t *b, struct k_codes *c) {
         float d = k_f16_to_f32(u16_at(b));
-        unsigned g;
+        unsigned h = 0;
 
-        for (g = 0; g < 16; g++) {
-                unsigned s;
-                if (t == K_IQ2_XXS)
-                        s = u32_at(b + 2 + g / 2 * 8 + 4) >> 28;
-                else if (t == K_IQ2_XS)
-                        s = b[66 + g / 2] >> g % 2 * 4 & 15;
-                else if (t == K_IQ2_S)
-                        s = b[74 + g / 2] >> g % 2 * 4 & 15;
-                else if (t == K_IQ3_XXS)
-                        s = u32_at(b + 66 + g / 2 * 4) >> 28;
-                else if (t == K_IQ3_S)
-                        s = b[106 + g / 4] >> g / 2 % 2 * 4 & 15;
-                else if (t == K_IQ1_S)
-                        s = u16_at(b + 34 + g / 2 * 2) >> 12 & 7;
-                else /* IQ1_M: four 3-bit scales a word; its top nibble is a quarter of d */
-                        s = u16_at(b + 48 + g / 4 * 2) >> g % 4 * 3 & 7;
-                c->sc[g] = (int16_t)(2 * s + 1);
-        }
-        if (t == K_IQ1_M) {
-                unsigned h = 0;
-                for (g = 0; g < 4; g++)
+        if (t == K_IQ2_XXS || t == K_IQ3_XXS) {
+                const uint8_t *top = t == K_IQ2_XXS ? b + 2 + 7 : b + 66 + 3; /* top nibble of each word of signs */
+                unsigned step = t == K_IQ2_XXS ? 8 : 4;
+                for (unsigned g = 0; g < 8; g++)
+                        c->sc[2 * g] = c->sc[2 * g + 1] = (int16_t)(2 * (top[step * g] >> 4) + 1);
+        } else if (t == K_IQ2_XS) {
+                nibble_scales(b + 66, c->sc, 1);
+        } else if (t == K_IQ2_S) {
+                nibble_scales(b + 74, c->sc, 1);
+        } else if (t == K_IQ3_S) {
+                nibble_scales(b + 106, c->sc, 2);
+        } else if (t == K_IQ1_S) {
+                for (unsigned g = 0; g < 8; g++)
+                        c->sc[2 * g] = c->sc[2 * g + 1] = (int16_t)(2 * (u16_at(b + 34 + 2 * g) >> 12 & 7) + 1);
+        } else { /* IQ1_M: four 3-bit scales a word; its top nibble is a quarter of d */
+                for (unsigned g = 0; g < 16; g++)
+                        c->sc[g] = (int16_t)(2 * (u16_at(b + 48 + g / 4 * 2) >> g % 4 * 3 & 7) + 1);
+                for (unsigned g = 0; g < 4; g++)
                         h |= (unsigned)(u16_at(b + 48 + 2 * g) >> 12) << 4 * g;
                 d = k_f16_to_f32((uint16_t)h);
         }
