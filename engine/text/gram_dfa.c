@@ -224,10 +224,9 @@ static int by_u32(const void *a, const void *b) {
         return (*x > *y) - (*x < *y);
 }
 
-static int32_t label_of(const struct nfa *n, const struct subset *set, size_t n_states, struct subset *tmp) {
+static int32_t label_of(const struct nfa *n, const struct subset *set, struct subset *tmp) {
         int32_t best = -1;
 
-        (void)n_states;
         tmp->stamp++;
         tmp->n = 0;
         for (size_t i = 0; i < set->n; i++) {
@@ -316,7 +315,7 @@ const struct dfa *dfa_from_nfa(struct nfa *n) {
                         close_over(n, &set, false, false);
                         qsort(set.s, set.n, sizeof(*set.s), by_u32);
                         edge_add(&b, &edges, &n_edges, &cap_edges, lo, hi,
-                                 state_of(&b, set.s, set.n, label_of(n, &set, n->n_state, &tmp)));
+                                 state_of(&b, set.s, set.n, label_of(n, &set, &tmp)));
                 }
                 b.d.state[s].edge = edges;
                 b.d.state[s].n_edge = (uint32_t)n_edges;

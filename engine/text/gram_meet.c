@@ -28,11 +28,6 @@ void gs_union(struct gs *g, struct gs_alts *to, const struct gs_alts *from) {
                 return;
         if (from->any) {
                 *to = *from;
-                to->cap_str = to->cap_num = to->cap_obj = to->cap_arr = 0;
-                to->cap_str = to->n_str; /* shared: the next push copies */
-                to->cap_num = to->n_num;
-                to->cap_obj = to->n_obj;
-                to->cap_arr = to->n_arr;
                 return;
         }
         to->words |= from->words;

@@ -208,7 +208,7 @@ FILTER(f_round) {
         t_fail(&r->c, "round: method must be common, ceil or floor");
 }
 
-/* Lines of s without their ends, by Python's line ends when 'all', else by \n. */
+/* Lines of s without their ends, by Python's line ends. */
 static struct t_list *lines(struct t_run *r, const struct t_str *s) {
         struct t_list *l = t_list_new(&r->c, 0);
         size_t from = 0;

@@ -173,8 +173,7 @@ struct t_node {
         struct t_node *a, *b, *c;
         struct t_node **kids, **other;
         size_t n_kids, n_other;
-        struct t_node *args;        /* N_CALL, N_FILTER, N_TEST: see struct t_callargs */
-        struct t_callargs *call;
+        struct t_callargs *call;    /* N_CALL, N_FILTER, N_TEST; N_MACRO, N_CALLBLOCK: the signature; N_WITH: names and values */
         struct t_val val;           /* N_CONST; N_ATTR: the name */
         const void *impl;           /* N_FILTER: struct t_filter, N_TEST: struct t_test */
 };
