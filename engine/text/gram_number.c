@@ -522,6 +522,8 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
                         return NULL;
         }
         if (n->integer) {
+                if ((n->has_lo && !n->lo.neg && n->lo.exp > 18) || (n->has_hi && n->hi.neg && n->hi.exp > 18))
+                        t_fail(g->c, "whole numbers beyond 10^18 are not supported as bounds");
                 n->ilo = n->has_lo ? to_int(&n->lo, true, &exact) : 0;
                 if (n->has_lo && exact && n->lo_excl)
                         n->ilo++;

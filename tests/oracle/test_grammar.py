@@ -32,7 +32,7 @@ SCHEMAS = [
     {"type": "integer", "minimum": 1.5, "maximum": 4.5}, {"type": "integer", "minimum": 123456789012, "maximum": 123456789099},
     {"type": "number", "minimum": 0, "maximum": 1}, {"type": "number", "exclusiveMinimum": 0}, {"type": "number", "maximum": -0.5},
     {"type": "number", "minimum": 2.5, "exclusiveMaximum": 2.75}, {"type": "number", "minimum": -1e-3, "maximum": 1e-3},
-    {"type": "number", "minimum": 1e10, "maximum": 3e10}, {"type": "number", "multipleOf": 3},
+    {"type": "number", "minimum": 1e10, "maximum": 3e10}, {"type": "number", "minimum": 1e25}, {"type": "number", "multipleOf": 3},
     {"type": "array", "items": INT, "minItems": 1, "maxItems": 3}, {"type": "array", "items": {"type": "array", "items": STR, "maxItems": 2}},
     {"type": "array", "prefixItems": [STR, INT], "items": {"type": "boolean"}}, {"type": "array", "prefixItems": [STR, INT], "items": False},
     {"type": "array", "prefixItems": [{"const": 1}], "minItems": 2}, {"type": "array", "maxItems": 0}, {"type": "array", "uniqueItems": True, "maxItems": 1},
@@ -84,7 +84,7 @@ REFUSED = [
     (False, "/: no value satisfies"), ({"enum": []}, "/: no value satisfies"), ({"allOf": [STR, INT]}, "/: no value satisfies"),
     ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "/: no value satisfies"),
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "/: no value satisfies"),
-    ({"if": {}}, "/if: "), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
+    ({"if": {}}, "/if: "), ({"type": "integer", "minimum": 1e25}, "/: whole numbers beyond 10^18"), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
     ({"type": "object", "required": [1]}, "/required: must be an array of names"),
 ]
 GBNF = [
