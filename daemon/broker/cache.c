@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/broker/cache.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -28,6 +30,8 @@ static void identity_free(struct cache *c, struct identity *id) {
 }
 
 void cache_done(struct cache *c) {
+        c->on_free = NULL; /* what is stored stays stored */
+        cache_drop_restored(c);
         list_foreach(id, &c->identities, struct identity, link)
                 identity_free(c, id);
 }
@@ -68,6 +72,8 @@ struct content *content_ref(struct content *c) {
 struct content *content_unref(struct cache *cache, struct content *c) {
         if (c && --c->refs == 0) {
                 list_remove(&c->link);
+                if (cache->on_free)
+                        cache->on_free(cache->ud, c);
                 cache->bytes -= c->bytes;
                 fd_close(c->memfd);
                 ledger_release(&c->held);
@@ -80,6 +86,10 @@ struct content *cache_find(struct cache *c, const struct source *src) {
         struct identity *id = identity_find(c, src);
         struct content *co = id ? by_hash(c, id->hash) : NULL;
 
+        if (co && co->restored) {
+                co->restored = false; /* the cache's own reference becomes the caller's */
+                return co;
+        }
         return co ? content_ref(co) : NULL;
 }
 
@@ -110,6 +120,10 @@ struct content *cache_add(struct cache *c, const struct source *src, struct fill
         if (co) {
                 r->memfd = fd_close(r->memfd);
                 ledger_release(held);
+                if (co->restored) {
+                        co->restored = false;
+                        return co;
+                }
                 return content_ref(co);
         }
         co = h_new0(struct content, 1);
@@ -133,4 +147,86 @@ struct content *cache_add(struct cache *c, const struct source *src, struct fill
         list_append(&c->contents, &co->link);
         c->bytes += co->bytes;
         return co;
+}
+
+/* ---- what outlives the daemon ---- */
+
+bool cache_restore(struct cache *c, struct content *from) {
+        struct content *co = by_hash(c, from->hash) ? NULL : h_new0(struct content, 1);
+
+        if (!co) {
+                ledger_release(&from->held);
+                return false;
+        }
+        *co = *from;
+        co->held = (struct reservation){};
+        ledger_move(&from->held, &co->held);
+        co->refs = 1;
+        co->restored = true;
+        list_append(&c->contents, &co->link);
+        c->bytes += co->bytes;
+        return true;
+}
+
+void cache_drop_restored(struct cache *c) {
+        list_foreach(co, &c->contents, struct content, link)
+                if (co->restored) {
+                        co->restored = false;
+                        content_unref(c, co);
+                }
+}
+
+int cache_describe(struct cache *c, struct buf *b) {
+        int r = 0;
+
+        /* Most recently used last, so that reading them in order restores the order. */
+        for (struct list *l = c->identities.prev; l != &c->identities && r == 0; l = l->prev) {
+                const struct identity *id = CONTAINER_OF(l, struct identity, link);
+
+                r = buf_puts(b, "files ");
+                for (size_t i = 0; i < 32 && r == 0; i++)
+                        r = buf_printf(b, "%02x", id->hash[i]);
+                for (size_t i = 0; i < id->n && r == 0; i++)
+                        r = buf_printf(b, " %" PRIx64 ":%" PRIx64 ":%" PRIx64 ":%" PRIx64 ":%" PRIx64, id->keys[i].dev, id->keys[i].ino,
+                                       id->keys[i].size, (uint64_t)id->keys[i].mtime_ns, (uint64_t)id->keys[i].ctime_ns);
+                if (r == 0)
+                        r = buf_putc(b, '\n');
+        }
+        return r;
+}
+
+bool cache_parse_identity(struct cache *c, const char *line) {
+        struct source *src;
+        uint8_t hash[32];
+        int used = 0;
+
+        if (strncmp(line, "files ", 6) != 0)
+                return false;
+        line += 6;
+        for (size_t i = 0; i < 32; i++, line += 2) {
+                unsigned v;
+                if (sscanf(line, "%2x", &v) != 1)
+                        return false;
+                hash[i] = (uint8_t)v;
+        }
+        src = h_new0(struct source, 1);
+        if (!src)
+                return false;
+        while (*line && src->n < MODEL_MAX_PARTS) {
+                struct source_key *k = &src->keys[src->n];
+                uint64_t mtime, ctime;
+
+                if (sscanf(line, " %" SCNx64 ":%" SCNx64 ":%" SCNx64 ":%" SCNx64 ":%" SCNx64 "%n", &k->dev, &k->ino, &k->size, &mtime, &ctime,
+                           &used) != 5)
+                        break;
+                k->mtime_ns = (int64_t)mtime;
+                k->ctime_ns = (int64_t)ctime;
+                src->n++;
+                line += used;
+        }
+        if (*line == 0 && src->n > 0)
+                remember(c, src, hash);
+        used = *line == 0 && src->n > 0;
+        free(src); /* it owns no descriptors */
+        return used;
 }

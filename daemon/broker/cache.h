@@ -9,6 +9,7 @@
  * outlives them, so that a copy is recognized also after an unload.
  */
 
+#include "base/buf.h"
 #include "daemon/broker/fill.h"
 #include "daemon/broker/ledger.h"
 #include "daemon/common/list.h"
@@ -24,6 +25,7 @@ struct content {
         uint64_t n_params;
         uint32_t n_ctx_train;
         bool can_embed, can_chat;
+        bool restored;       /* of an earlier daemon, not used yet: the cache itself holds the reference */
 };
 
 struct cache {
@@ -31,6 +33,8 @@ struct cache {
         struct list identities; /* most recently used first */
         uint32_t n_identities;
         uint64_t bytes;
+        void (*on_free)(void *ud, const struct content *c); /* before a content goes; may be NULL */
+        void *ud;
 };
 
 void cache_init(struct cache *c);
@@ -44,5 +48,12 @@ struct content *cache_find(struct cache *c, const struct source *src);
  */
 struct content *cache_add(struct cache *c, const struct source *src, struct fill_result *r, struct reservation *held,
                           bool *ret_known);
+/* A copy that an earlier daemon left (moved; its reservation too). False: no memory, nothing was taken but the reservation. */
+bool cache_restore(struct cache *c, struct content *from);
+/* Gives up restored copies that nobody has used. */
+void cache_drop_restored(struct cache *c);
+/* What is known about files, as lines of text, and back. */
+int cache_describe(struct cache *c, struct buf *b);
+bool cache_parse_identity(struct cache *c, const char *line);
 struct content *content_ref(struct content *c);
 struct content *content_unref(struct cache *cache, struct content *c); /* NULL */

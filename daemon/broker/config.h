@@ -38,6 +38,8 @@ struct config {
         uint64_t stall_timeout; /* ms that a client may keep its request paused by not reading; 0: for ever */
         uint64_t hello_timeout; /* ms until a connection must have said hello */
 
+        bool fd_store;          /* there is a service manager to keep copies for us */
+
         uint32_t max_connections;          /* in all */
         uint32_t max_connections_per_uid;
         uint32_t max_requests_per_uid;     /* queued and running */

@@ -3,6 +3,7 @@
  * hearthd: arguments and environment, then the loop. The environment is read
  * here and nowhere else.
  */
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "daemon/broker/request.h"
 #include "daemon/broker/server.h"
 #include "daemon/broker/session.h"
+#include "daemon/broker/store.h"
 #include "daemon/broker/version.h"
 #include "ipc/sockpath.h"
 
@@ -198,6 +200,8 @@ static void on_tick(uv_timer_t *h) {
         uint64_t now = server_now(s);
 
         models_tick(s);
+        if (s->config.model.idle_timeout && now - s->started_ms >= s->config.model.idle_timeout)
+                cache_drop_restored(&s->cache);
         session_close_refused(s);
         list_foreach(se, &s->sessions, struct session, link)
                 if (!se->hello && !se->closing && s->config.hello_timeout && now - se->since_ms >= s->config.hello_timeout)
@@ -250,14 +254,49 @@ static void on_signal(uv_signal_t *h, int sig) {
                 stop(s, strsignal(sig));
 }
 
+static void on_content_free(void *ud, const struct content *c) {
+        store_remove(ud, c);
+}
+
+/* The service manager's descriptors: a listening socket, and what an earlier daemon left in its store. */
+static int take_activated(struct server *s, char **names, size_t n, int *ret_socket) {
+        _cleanup_(freep) int *fds = h_new0(int, n);
+        _cleanup_(freep) char **stored = h_new0(char *, n);
+        size_t n_stored = 0;
+
+        if (!fds || !stored)
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++) {
+                int fd = SD_LISTEN_FDS_START + (int)i;
+
+                if (strncmp(names[i], STORE_PREFIX, strlen(STORE_PREFIX)) == 0 && sd_is_socket(fd, AF_UNSPEC, 0, -1) == 0) {
+                        fcntl(fd, F_SETFD, FD_CLOEXEC);
+                        fds[n_stored] = fd;
+                        stored[n_stored++] = names[i];
+                } else if (*ret_socket < 0)
+                        *ret_socket = fd;
+                else
+                        close(fd);
+        }
+        if (n_stored)
+                store_restore(s, fds, stored, n_stored);
+        return 0;
+}
+
 static int open_listener(struct server *s, struct h_error *err) {
         _cleanup_(freep) char *path = NULL;
-        int n = sd_listen_fds(1), r;
+        char **names = NULL;
+        int n = sd_listen_fds_with_names(1, &names), r, listening = -1;
 
         if (n > 0) {
-                for (int i = 1; i < n; i++)
-                        close(SD_LISTEN_FDS_START + i);
-                return listener_adopt(SD_LISTEN_FDS_START, &s->listener, err);
+                r = take_activated(s, names, (size_t)n, &listening);
+                for (int i = 0; i < n; i++)
+                        free(names[i]);
+                free(names);
+                if (r < 0)
+                        return r;
+                if (listening >= 0)
+                        return listener_adopt(listening, &s->listener, err);
         }
         if (s->config.socket)
                 return listener_bind(s->config.socket, !s->config.user_mode, &s->listener, err);
@@ -315,6 +354,9 @@ int main(int argc, char **argv) {
         memset(s.refused, 0xff, sizeof(s.refused)); /* -1 each */
         users_init(&s.users, &s.config);
         cache_init(&s.cache);
+        s.cache.on_free = on_content_free;
+        s.cache.ud = &s;
+        s.config.fd_store = getenv("NOTIFY_SOCKET") != NULL;
         ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget());
         /* As many descriptors as connections may be open. */
         if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

@@ -12,6 +12,7 @@
 #include "daemon/broker/model_internal.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/resolve.h"
+#include "daemon/broker/store.h"
 #include "daemon/broker/worker.h"
 
 /* Opening it ended the worker this often: it is the model's fault. */
@@ -275,8 +276,11 @@ static void on_fill_done(void *ud, struct fill_result *r, uint64_t bytes_read, c
                 model_fail(m, &e);
                 return;
         }
-        if (known)
+        if (known) {
                 s->count.cache_hits++;
+                store_describe(s); /* another file is known to be it */
+        } else
+                store_put(s, m->content);
         m->state = MODEL_OPENING;
         if (known && merge(m))
                 return;
@@ -336,11 +340,9 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
         list_append(&s->models, &m->link);
         m->content = content;
         m->state = content ? MODEL_OPENING : MODEL_FILLING;
-        if (content) {
+        m->source = src; /* in case that the copy can't be used */
+        if (content)
                 s->count.cache_hits++;
-                source_free(src);
-        } else
-                m->source = src;
         r = model_add_name(m, name, everybody, uid);
         if (r == 0 && !content)
                 r = fill_start(s, name, m->source, &fill_ops, m, &m->fill, err);
@@ -423,6 +425,7 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
                 model_close(m);
                 return;
         }
+        m->source = source_free(m->source);
         m->n_ctx = n_ctx;
         snprintf(m->note, sizeof(m->note), "%s", note ? note : "");
         m->state = MODEL_READY;
@@ -443,6 +446,22 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
         open_next(s);
 }
 
+/* A copy of an earlier daemon, of another layout perhaps: its files are read again, and it is said. */
+static void fill_again(struct model *m, const struct h_error *why) {
+        struct server *s = m->server;
+        struct h_error err = {};
+        int r;
+
+        log_warning(&s->log, "model %s: its copy in memory can't be used (%s); its files are read again", m->label, why->message);
+        m->content = content_unref(&s->cache, m->content);
+        m->state = MODEL_FILLING;
+        r = fill_start(s, m->label, m->source, &fill_ops, m, &m->fill, &err);
+        if (r < 0) {
+                h_error_from_errno(&err, r, m->label);
+                model_fail(m, &err);
+        }
+}
+
 void model_on_open_failed(struct model *m, const struct h_error *err) {
         struct server *s = m->server;
 
@@ -455,6 +474,10 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
         m->open_sent = false;
         if (err->code == HEARTH_E_model_no_memory && make_room(s, m, err->needed)) {
                 m->open_waits = true;
+                return;
+        }
+        if (m->source && (err->code == HEARTH_E_model_invalid || err->code == HEARTH_E_model_truncated || err->code == HEARTH_E_version)) {
+                fill_again(m, err);
                 return;
         }
         if (err->code == HEARTH_E_model_no_memory) {

@@ -111,13 +111,23 @@ def units():
                 m.run("kill", "-KILL", str(worker))
                 assert c.generate(model="tiny", prompt="the", max_tokens=5, **NO_END)[2]["n_generated"] == 5
                 assert m.shown("MainPID") == second
-            # A crash: the socket stays, and the next connection finds a daemon.
-            m.run("kill", "-KILL", second)
-            with until("it is back", lambda: m.connect()) as c:
-                c.call("ping")
-            m.ctl("restart", "hearthd.service")
+            # A crash, then a restart: the socket stays, the next connection finds a daemon, and the model is still in memory.
+            for end in (lambda: m.run("kill", "-KILL", m.shown("MainPID")), lambda: m.ctl("restart", "hearthd.service")):
+                last = m.shown("MainPID")
+                end()
+                until("another one serves", lambda: m.shown("MainPID") not in ("0", last) and m.shown("ActiveState") == "active")
+                with m.connect() as c:
+                    held = c.call("status")["host_bytes"]
+                    assert held > 0, "the copy did not come back"
+                    assert c.call("load", {"model": "tiny"})["cached"]
+                    assert metrics(c)["bytes_read"] == 0 and metrics(c)["fills"] == 0
+                    assert c.generate(model="tiny", prompt="the", max_tokens=5, **NO_END)[2]["n_generated"] == 5
+                assert m.shown("NFileDescriptorStore") == "2", "one copy and its description"
+            # What is unloaded leaves the store too.
             with m.connect() as c:
-                c.call("ping")
+                c.call("unload", {"model": "tiny"})
+                until("the copy left the store", lambda: m.shown("NFileDescriptorStore") == "1")
+                assert not c.call("load", {"model": "tiny"}).get("cached")
             m.ctl("stop", "hearthd.service", check=False)
             until("it stopped", lambda: m.shown("ActiveState") == "inactive")
             assert m.shown("Result") == "success", m.shown("Result")

@@ -281,6 +281,52 @@ static void test_cache_knows_a_copy(void **state) {
         cache_done(&c);
 }
 
+/* What is noted for the next daemon comes back as it was; junk is refused line by line. */
+static void test_cache_outlives(void **state) {
+        static const char *const junk[] = {
+                "", "files", "files ", "files 12", "content", "files zz00000000000000000000000000000000000000000000000000000000000000 1:2:3:4:5",
+                "files 0700000000000000000000000000000000000000000000000000000000000000",
+                "files 0700000000000000000000000000000000000000000000000000000000000000 1:2:3:4",
+                "files 0700000000000000000000000000000000000000000000000000000000000000 1:2:3:4:5 x",
+        };
+        struct source one = { .n = 2, .keys = { { .dev = 1, .ino = UINT64_MAX, .size = 3, .mtime_ns = -4, .ctime_ns = 5 }, { .ino = 9 } } };
+        struct content left = { .memfd = -1, .bytes = 10, .hash = { 7, 255 } }, *c;
+        struct fill_result r = { .memfd = -1, .bytes = 10, .hash = { 7, 255 } };
+        struct cache a, b;
+        struct reservation held = {};
+        struct ledger l;
+        struct buf text = {};
+        bool known;
+
+        ledger_init(&l, 0);
+        cache_init(&a);
+        c = cache_add(&a, &one, &r, &held, &known);
+        assert_int_equal(cache_describe(&a, &text), 0);
+        content_unref(&a, c);
+        cache_done(&a);
+
+        cache_init(&b);
+        text.data[text.len - 1] = 0; /* one line, without its end */
+        assert_true(cache_parse_identity(&b, text.data));
+        for (size_t i = 0; i < ELEMENTSOF(junk); i++)
+                assert_false(cache_parse_identity(&b, junk[i]));
+        assert_null(cache_find(&b, &one));
+        assert_int_equal(ledger_reserve(&l, &left.held, 10, "left", NULL), 0);
+        assert_true(cache_restore(&b, &left));
+        assert_int_equal(l.used, 10);
+        c = cache_find(&b, &one);
+        assert_non_null(c);
+        assert_false(c->restored);
+        content_unref(&b, c); /* the only reference: used once, it goes like any other */
+        assert_int_equal(l.used, 0);
+        assert_int_equal(ledger_reserve(&l, &left.held, 10, "left", NULL), 0);
+        assert_true(cache_restore(&b, &left));
+        cache_drop_restored(&b); /* not used at all */
+        assert_int_equal(l.used, 0);
+        cache_done(&b);
+        buf_free(&text);
+}
+
 static void test_quotas(void **state) {
         struct h_error err = {};
         struct config c;
@@ -314,7 +360,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
-                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_quotas),
+                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_quotas),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
