@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu-check: see check.h. Exit status 77 where there is no device, with the reason. */
+#include "check.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum { GUARD = 64 };
+
+uint32_t rnd(uint32_t *seed) {
+        *seed = *seed * 1664525 + 1013904223;
+        return *seed >> 8;
+}
+
+float rnd_float(uint32_t *seed) {
+        return (float)rnd(seed) / 8388608.0f - 1.0f;
+}
+
+static void *must(void *p) {
+        if (!p) {
+                fprintf(stderr, "gpu-check: out of memory\n");
+                exit(70);
+        }
+        return p;
+}
+
+float *random_floats(size_t n, uint32_t seed) {
+        float *p = must(h_malloc(n * sizeof(float)));
+        for (size_t i = 0; i < n; i++)
+                p[i] = rnd_float(&seed) * (i % 61 == 3 ? 4.0f : 1.0f);
+        return p;
+}
+
+static void *device(struct k_dev *d, const void *host, size_t bytes) {
+        void *p = must(d->ops->mem_alloc(d, bytes));
+        if (host && d->ops->upload(d, p, host, bytes) < 0) {
+                fprintf(stderr, "gpu-check: upload: %s\n", d->ops->last_error(d));
+                exit(70);
+        }
+        return p;
+}
+
+struct pair both(struct rig *r, const void *host, size_t bytes) {
+        return (struct pair){ device(r->cpu, host, bytes), device(r->gpu, host, bytes), bytes };
+}
+
+struct pair both_poison(struct rig *r, size_t floats) {
+        float *p = must(h_malloc((floats + GUARD) * sizeof(float)));
+        struct pair ret;
+        for (size_t i = 0; i < floats + GUARD; i++)
+                p[i] = i < floats ? NAN : 12345.0f;
+        ret = both(r, p, (floats + GUARD) * sizeof(float));
+        free(p);
+        return ret;
+}
+
+void both_free(struct rig *r, struct pair *p) {
+        r->cpu->ops->mem_free(r->cpu, p->c);
+        r->gpu->ops->mem_free(r->gpu, p->g);
+        *p = (struct pair){ 0 };
+}
+
+static void random_blocks(enum k_type t, size_t n_weights, uint8_t *dst, uint32_t seed) {
+        uint32_t block = k_type_block(t), bytes = k_type_bytes(t);
+        float v[256];
+
+        for (size_t i = 0; i < n_weights; i += block, dst += bytes) {
+                if (block == 1) {
+                        float f = rnd_float(&seed);
+                        k_encode(t, &f, dst, 1);
+                        continue;
+                }
+                for (float top = 0; !(top > 1e-2f && top < 8);) {
+                        top = 0;
+                        for (uint32_t b = 0; b < bytes; b++)
+                                dst[b] = (uint8_t)(rnd(&seed) >> 7);
+                        k_decode(t, dst, v, block);
+                        for (uint32_t k = 0; k < block; k++)
+                                top = isfinite(v[k]) ? fmaxf(top, fabsf(v[k])) : 1e9f;
+                }
+        }
+}
+
+static void *pack(struct k_dev *d, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool embedding, const uint8_t *file,
+                  size_t file_bytes, struct k_weight *w) {
+        enum k_layout l = d->ops->layout_pick(t, rows, cols, embedding);
+        size_t one = d->ops->layout_bytes(t, l, rows, cols), stride = (one + 255) & ~(size_t)255;
+        uint8_t *host = must(h_aligned_alloc(256, stride * n_expert));
+        void *mem;
+
+        for (uint32_t e = 0; e < n_expert; e++)
+                if (d->ops->repack(t, l, rows, cols, file + e * file_bytes, host + e * stride) < 0)
+                        exit(70);
+        mem = device(d, host, stride * n_expert);
+        free(host);
+        *w = (struct k_weight){ .type = t, .layout = l, .rows = rows, .cols = cols, .n_expert = n_expert, .expert_stride = stride, .data = mem };
+        return mem;
+}
+
+int matrix_new(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool embedding, uint32_t seed,
+               struct matrix *ret) {
+        size_t row;
+        if (!k_type_row_bytes(t, cols, &row))
+                return -1;
+        uint8_t *file = must(h_malloc(row * rows * n_expert));
+        random_blocks(t, (size_t)rows * cols * n_expert, file, seed);
+        ret->mem_c = pack(r->cpu, t, rows, cols, n_expert, embedding, file, row * rows, &ret->c);
+        ret->mem_g = pack(r->gpu, t, rows, cols, n_expert, embedding, file, row * rows, &ret->g);
+        free(file);
+        return 0;
+}
+
+void matrix_free(struct rig *r, struct matrix *m) {
+        r->cpu->ops->mem_free(r->cpu, m->mem_c);
+        r->gpu->ops->mem_free(r->gpu, m->mem_g);
+}
+
+struct acts acts_new(struct rig *r, const float *host, uint32_t n, uint32_t cols) {
+        struct acts a;
+        size_t qc = r->cpu->ops->act_q_bytes(n, cols), qg = r->gpu->ops->act_q_bytes(n, cols);
+        memset(&a, 0, sizeof(a));
+        a.f = host ? both(r, host, (size_t)n * cols * sizeof(float)) : both_poison(r, (size_t)n * cols);
+        a.q.c = qc ? device(r->cpu, NULL, qc) : NULL;
+        a.q.g = qg ? device(r->gpu, NULL, qg) : NULL;
+        a.c = (struct k_act){ .f = a.f.c, .q = a.q.c, .cols = cols };
+        a.g = (struct k_act){ .f = a.f.g, .q = a.q.g, .cols = cols };
+        return a;
+}
+
+void acts_free(struct rig *r, struct acts *a) {
+        both_free(r, &a->f);
+        both_free(r, &a->q);
+}
+
+float *fetch(struct rig *r, const void *g, size_t floats) {
+        float *p = must(h_malloc(floats * sizeof(float)));
+        if (r->gpu->ops->download(r->gpu, p, g, floats * sizeof(float)) < 0) {
+                printf("FAIL  %s\n", r->gpu->ops->last_error(r->gpu));
+                exit(1);
+        }
+        return p;
+}
+
+void expect(struct rig *r, bool ok, const char *fmt, ...) {
+        va_list ap;
+        if (ok) {
+                r->passed++;
+                if (!r->verbose)
+                        return;
+        } else {
+                r->failed++;
+        }
+        printf(ok ? "ok    " : "FAIL  ");
+        va_start(ap, fmt);
+        vprintf(fmt, ap);
+        va_end(ap);
+        printf("\n");
+        fflush(stdout);
+}
+
+bool compare(struct rig *r, const char *what, struct pair p, uint32_t n, uint32_t cols, size_t stride, double limit) {
+        const float *c = p.c;
+        float *g = fetch(r, p.g, p.bytes / sizeof(float));
+        double diff = 0, norm = 0;
+        size_t bad = SIZE_MAX;
+        bool guard = true, ok;
+
+        for (uint32_t i = 0; i < n; i++)
+                for (uint32_t k = 0; k < cols; k++) {
+                        size_t at = i * stride + k;
+                        double e = (double)g[at] - c[at];
+                        if (!isfinite(g[at]) && bad == SIZE_MAX)
+                                bad = at;
+                        diff += e * e;
+                        norm += (double)c[at] * c[at];
+                }
+        for (size_t i = p.bytes / sizeof(float) - GUARD; i < p.bytes / sizeof(float); i++)
+                guard = guard && (g[i] == 12345.0f || g[i] == c[i]);
+        diff = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
+        ok = diff <= limit && bad == SIZE_MAX && guard;
+        if (bad != SIZE_MAX)
+                expect(r, false, "%s: value %zu (row %zu, column %zu) is %g", what, bad, bad / stride, bad % stride, (double)g[bad]);
+        else
+                expect(r, ok, "%s: |gpu - cpu| / |cpu| = %.2e, limit %.0e%s", what, diff, limit, guard ? "" : "; wrote behind its result");
+        free(g);
+        return ok;
+}
+
+static const struct { const char *name; void (*run)(struct rig *); } parts[] = {
+        { "linear", check_linear }, { "rows", check_rows }, { "attention", check_attention }, { "recurrent", check_recurrent },
+        { "moe", check_moe },
+};
+
+int main(int argc, char **argv) {
+        struct k_cpu_options oc = { .isa = K_ISA_AUTO, .exact = true };
+        struct rig r = { 0 };
+        const char *part = NULL;
+        struct k_cuda_options og = { 0 };
+        char why[256];
+        int e;
+
+        for (int i = 1; i < argc; i++) {
+                if (strcmp(argv[i], "--verbose") == 0)
+                        r.verbose = true;
+                else if (strcmp(argv[i], "--portable") == 0)
+                        og.variant = K_CUDA_VARIANT_PORTABLE;
+                else if (strcmp(argv[i], "--exact") == 0)
+                        og.exact = r.exact = true;
+                else
+                        part = argv[i];
+        }
+        e = k_cuda_open(&og, &r.gpu, why);
+        if (e < 0) {
+                printf("skipped: %s\n", why);
+                return 77;
+        }
+        if (k_cpu_open(&oc, &r.cpu) < 0)
+                return 70;
+        printf("%s\n", r.gpu->ops->describe(r.gpu));
+        if (r.cpu->ops->reserve(r.cpu, 512, 8192, 64, 4096) < 0 || r.gpu->ops->reserve(r.gpu, 512, 8192, 64, 4096) < 0) {
+                printf("FAIL  reserve: %s\n", r.gpu->ops->last_error(r.gpu));
+                return 1;
+        }
+        for (size_t i = 0; i < ELEMENTSOF(parts); i++)
+                if (!part || strcmp(part, parts[i].name) == 0) {
+                        uint32_t p = r.passed, f = r.failed;
+                        parts[i].run(&r);
+                        printf("%-10s %u passed, %u failed\n", parts[i].name, r.passed - p, r.failed - f);
+                        fflush(stdout);
+                }
+        printf("%u passed, %u failed, 0 skipped\n", r.passed, r.failed);
+        r.gpu->ops->close(r.gpu);
+        r.cpu->ops->close(r.cpu);
+        return r.failed ? 1 : 0;
+}

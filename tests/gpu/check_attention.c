@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rope, KV pages and attention: prompts of several sequences through shuffled
+ * pages, then generated rows, against the CPU; and the same bits for any
+ * chunking (P) and any company (D).
+ */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQ = 3, PAGE = 32, PAGES = 128, MAX_POS = 700 };
+
+struct attn {
+        const char *name;
+        uint32_t n_head, n_head_kv, dk, dv;
+        enum k_type kv;
+        enum k_rope rope;
+        uint32_t window;
+        bool sinks, gate, qk_norm, full, yarn, mla, encoder, v_norm;
+        float softcap, q_temp;
+        double limit;
+};
+
+static const struct attn cases[] = {
+        { .name = "llama", .n_head = 8, .n_head_kv = 2, .dk = 128, .dv = 128, .kv = K_F16, .rope = K_ROPE_ADJACENT },
+        { .name = "f32", .n_head = 4, .n_head_kv = 4, .dk = 64, .dv = 64, .kv = K_F32, .rope = K_ROPE_HALVES },
+        { .name = "q8_0", .n_head = 8, .n_head_kv = 1, .dk = 128, .dv = 128, .kv = K_Q8_0, .rope = K_ROPE_HALVES },
+        { .name = "q4_0", .n_head = 4, .n_head_kv = 2, .dk = 64, .dv = 64, .kv = K_Q4_0, .rope = K_ROPE_HALVES, .limit = 0.12 },
+        { .name = "bf16", .n_head = 6, .n_head_kv = 2, .dk = 96, .dv = 96, .kv = K_BF16, .rope = K_ROPE_HALVES },
+        { .name = "gpt-oss", .n_head = 16, .n_head_kv = 2, .dk = 64, .dv = 64, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 100, .sinks = true,
+          .yarn = true },
+        { .name = "qwen35", .n_head = 4, .n_head_kv = 2, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .gate = true, .qk_norm = true },
+        { .name = "olmo2", .n_head = 4, .n_head_kv = 4, .dk = 32, .dv = 32, .kv = K_F16, .rope = K_ROPE_HALVES, .qk_norm = true, .full = true },
+        { .name = "gemma", .n_head = 4, .n_head_kv = 1, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .softcap = 5, .window = 300,
+          .v_norm = true },
+        { .name = "tiny", .n_head = 4, .n_head_kv = 2, .dk = 16, .dv = 16, .kv = K_F16, .rope = K_ROPE_ADJACENT, .q_temp = 0.1f },
+        { .name = "mla", .n_head = 8, .n_head_kv = 1, .dk = 192, .dv = 128, .kv = K_F16, .rope = K_ROPE_ADJACENT, .mla = true },
+        { .name = "encoder", .n_head = 4, .n_head_kv = 4, .dk = 64, .dv = 64, .kv = K_F16, .rope = K_ROPE_HALVES, .encoder = true },
+        { .name = "wide", .n_head = 2, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES },
+};
+
+struct world {
+        const struct attn *t;
+        struct k_kv c, g;
+        struct pair k, v, w, sinks;
+        uint32_t table[SEQ * PAGES];
+        const uint32_t *tables[1];
+        uint32_t stride;
+        struct k_rope_params rope;
+};
+
+/* One step: rows of sequences at positions; inputs are functions of (sequence, position). Results to 'out'. */
+static void step(struct rig *r, struct world *w, uint32_t n, uint32_t n_d, const uint32_t *seq, const int32_t *pos, bool cpu, struct acts *out) {
+        const struct attn *t = w->t;
+        uint32_t qd = t->n_head * t->dk * (t->gate ? 2 : 1), kd = t->n_head_kv * t->dk, vd = t->n_head_kv * t->dv, all = qd + kd + vd;
+        float *h = malloc((size_t)n * all * sizeof(float));
+        uint32_t token[512] = { 0 }, state_in[SEQ] = { 0 }, state_out[512];
+        uint8_t zero[SEQ] = { 0 };
+        struct k_batch b = { .n = n, .n_d = n_d, .n_seq = SEQ, .token = token, .pos = pos, .seq = seq, .state_in = state_in,
+                             .state_out = state_out, .state_zero = zero, .n_group = 1, .table = w->tables, .table_stride = &w->stride }, bg;
+
+        memset(state_out, 0xff, sizeof(state_out));
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t s = seq[i] * 7919 + (uint32_t)pos[i] * 104729 + 1;
+                for (uint32_t c = 0; c < all; c++)
+                        h[(size_t)i * all + c] = rnd_float(&s);
+        }
+        struct pair in = both(r, h, (size_t)n * all * sizeof(float));
+        struct k_qkv_args q = { .q_stride = all, .k_stride = all, .v_stride = all, .q_head = t->dk * (t->gate ? 2 : 1), .k_head = t->dk,
+                                .v_head = t->dv, .n_head = t->n_head, .n_head_kv = t->n_head_kv, .dk = t->dk, .dv = t->dv,
+                                .norm_full = t->full, .norm_eps = 1e-5f, .q_temp = t->q_temp, .q_temp_len = 64, .rope = &w->rope,
+                                .v_norm = t->v_norm, .rope_off = t->mla ? 128 : 0, .k_norm_cols = t->mla ? 128 : 0 }, g;
+        struct k_attention_args a = { .q_stride = all, .q_head = q.q_head, .n_head = t->n_head, .scale = 0.125f, .softcap = t->softcap,
+                                      .window = t->window, .causal = !t->encoder, .gate_stride = all, .gate_head = q.q_head }, ag;
+
+        g = q;
+        q.q = in.c;
+        g.q = in.g;
+        q.k = q.q + qd;
+        g.k = g.q + qd;
+        q.v = t->mla ? NULL : q.k + kd;
+        g.v = t->mla ? NULL : g.k + kd;
+        if (t->qk_norm) {
+                q.q_norm = q.k_norm = w->w.c;
+                g.q_norm = g.k_norm = w->w.g;
+        }
+        if (t->mla) {
+                q.k_norm = w->w.c;
+                g.k_norm = w->w.g;
+        }
+        q.kv = &w->c;
+        g.kv = &w->g;
+        ag = a;
+        a.q = q.q;
+        ag.q = g.q;
+        a.kv = &w->c;
+        ag.kv = &w->g;
+        if (t->sinks) {
+                a.sinks = w->sinks.c;
+                ag.sinks = w->sinks.g;
+        }
+        if (t->gate) {
+                a.gate = q.q + t->dk;
+                ag.gate = g.q + t->dk;
+        }
+        a.out = &out->c;
+        ag.out = &out->g;
+        bg = b;
+        if (cpu) {
+                r->cpu->ops->batch_begin(r->cpu, &b);
+                if (r->cpu->ops->qkv(r->cpu, &b, &q) < 0 || r->cpu->ops->attention(r->cpu, &b, &a) < 0)
+                        expect(r, false, "cpu attention: %s", r->cpu->ops->last_error(r->cpu));
+                r->cpu->ops->batch_end(r->cpu, &b);
+        }
+        if (r->gpu->ops->batch_begin(r->gpu, &bg) < 0 || r->gpu->ops->qkv(r->gpu, &bg, &g) < 0 ||
+            r->gpu->ops->attention(r->gpu, &bg, &ag) < 0 || r->gpu->ops->batch_end(r->gpu, &bg) < 0)
+                expect(r, false, "attention %s: %s", t->name, r->gpu->ops->last_error(r->gpu));
+        both_free(r, &in);
+        free(h);
+}
+
+static void check_case(struct rig *r, const struct attn *t) {
+        static uint32_t seq[512];
+        static int32_t pos[512];
+        struct world w = { .t = t, .stride = PAGES };
+        size_t kr = 0, vr = 0;
+        char what[120];
+        double limit = t->limit != 0 ? t->limit : t->kv == K_F32 ? (r->exact ? 1e-5 : 2e-3) : r->exact ? 2e-4 : 3e-3;
+        uint32_t seed = 11, cols = t->n_head * t->dv, n = 0;
+
+        if (t->kv == K_Q8_0)
+                limit = 1e-2;
+        w.tables[0] = w.table;
+        for (uint32_t i = 0; i < SEQ * PAGES; i++)
+                w.table[i] = i;
+        for (uint32_t i = SEQ * PAGES - 1; i > 0; i--) {
+                uint32_t j = rnd(&seed) % (i + 1), x = w.table[i];
+                w.table[i] = w.table[j];
+                w.table[j] = x;
+        }
+        k_type_row_bytes(t->kv, (uint64_t)t->n_head_kv * t->dk, &kr);
+        k_type_row_bytes(t->kv, (uint64_t)t->n_head_kv * t->dv, &vr);
+        w.k = both_poison(r, (size_t)SEQ * PAGES * PAGE * kr / 4 + 1);
+        w.v = both_poison(r, (size_t)SEQ * PAGES * PAGE * vr / 4 + 1);
+        float *hw = random_floats(4096, 5);
+        w.w = both(r, hw, 4096 * sizeof(float));
+        w.sinks = both(r, hw, t->n_head * sizeof(float));
+        w.c = (struct k_kv){ .k = w.k.c, .v = t->mla ? NULL : w.v.c, .type_k = t->kv, .type_v = t->kv, .page_tokens = PAGE,
+                             .n_head_kv = t->n_head_kv, .dk = t->dk, .dv = t->dv, .k_row_bytes = kr, .v_row_bytes = vr };
+        w.g = w.c;
+        w.g.k = w.k.g;
+        w.g.v = t->mla ? NULL : w.v.g;
+        w.rope = (struct k_rope_params){ .kind = t->rope, .n_dims = t->mla ? 64 : t->dk, .base = 10000, .freq_scale = t->yarn ? 1.0f / 32 : 1,
+                                         .ext_factor = t->yarn ? 1 : 0, .attn_factor = t->yarn ? 1.3466f : 1, .beta_fast = 32, .beta_slow = 1,
+                                         .n_ctx_orig = 4096 };
+
+        /* prompts: 400, 37 and 1 tokens side by side; an encoder must have each sequence whole */
+        static const int32_t len[SEQ] = { 400, 37, 1 };
+        for (uint32_t s = 0; s < SEQ; s++)
+                for (int32_t p = 0; p < len[s]; p++) {
+                        seq[n] = s;
+                        pos[n++] = p;
+                }
+        struct acts o = acts_new(r, NULL, n, cols);
+        step(r, &w, n, 0, seq, pos, true, &o);
+        snprintf(what, sizeof(what), "attention %s, prompt", t->name);
+        compare(r, what, o.f, n, cols, cols, limit);
+        float *whole = fetch(r, o.f.g, (size_t)n * cols);
+        if (!t->encoder) {
+                /* the same prompts in odd chunks */
+                bool same = true;
+                for (uint32_t i = 0, c = 1; i < n; i += c, c = c * 3 + 1) {
+                        uint32_t m = c < n - i ? c : n - i;
+                        struct acts part = acts_new(r, NULL, m, cols);
+                        step(r, &w, m, 0, seq + i, pos + i, false, &part);
+                        float *x = fetch(r, part.f.g, (size_t)m * cols);
+                        same = same && memcmp(x, whole + (size_t)i * cols, (size_t)m * cols * sizeof(float)) == 0;
+                        free(x);
+                        acts_free(r, &part);
+                }
+                expect(r, same, "%s: in chunks", what);
+                /* generated rows: four of the first sequence, one of each other */
+                uint32_t dn = 0;
+                for (int32_t i = 0; i < 4; i++) {
+                        seq[dn] = 0;
+                        pos[dn++] = len[0] + i;
+                }
+                for (uint32_t s = 1; s < SEQ; s++) {
+                        seq[dn] = s;
+                        pos[dn++] = len[s];
+                }
+                struct acts d = acts_new(r, NULL, dn, cols), one = acts_new(r, NULL, 1, cols);
+                step(r, &w, dn, dn, seq, pos, true, &d);
+                snprintf(what, sizeof(what), "attention %s, generated", t->name);
+                compare(r, what, d.f, dn, cols, cols, limit);
+                float *x = fetch(r, d.f.g, (size_t)dn * cols);
+                same = true;
+                for (uint32_t i = 0; i < dn; i++) {
+                        step(r, &w, 1, 1, seq + i, pos + i, false, &one);
+                        float *y = fetch(r, one.f.g, cols);
+                        same = same && memcmp(y, x + (size_t)i * cols, cols * sizeof(float)) == 0;
+                        free(y);
+                }
+                expect(r, same, "%s: alone = in company", what);
+                free(x);
+                acts_free(r, &d);
+                acts_free(r, &one);
+        }
+        free(whole);
+        free(hw);
+        acts_free(r, &o);
+        both_free(r, &w.k);
+        both_free(r, &w.v);
+        both_free(r, &w.w);
+        both_free(r, &w.sinks);
+}
+
+void check_attention(struct rig *r) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+                check_case(r, &cases[i]);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of every type, shape and width; the same bits at every width, in any company and at any chunking. */
+#include "check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const uint32_t shapes[][2] = { { 64, 256 }, { 33, 512 }, { 1000, 1024 }, { 17, 4352 }, { 5, 32 }, { 48, 96 }, { 130, 2880 } };
+
+static void linear_once(struct rig *r, const struct matrix *m, struct acts *x, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d,
+                        const uint32_t *gather, struct pair bias, bool gpu_only, size_t y_off) {
+        struct k_batch b = { .n = n, .n_d = n_d };
+        struct k_linear_args a = { .x = &x->c, .n_out = 1, .row0 = row0, .n_rows = n, .n_d = n_d, .gather = gather };
+        struct k_linear_args g = a;
+
+        a.out[0].w = &m->c;
+        a.out[0].bias = bias.c;
+        a.out[0].y = (float *)y.c + y_off;
+        a.out[0].y_stride = m->c.rows;
+        g.x = &x->g;
+        g.out[0] = a.out[0];
+        g.out[0].w = &m->g;
+        g.out[0].bias = bias.g;
+        g.out[0].y = (float *)y.g + y_off;
+        if (!gpu_only && r->cpu->ops->linear(r->cpu, &b, &a) < 0)
+                expect(r, false, "cpu linear refuses");
+        if (r->gpu->ops->linear(r->gpu, &b, &g) < 0)
+                expect(r, false, "linear: %s", r->gpu->ops->last_error(r->gpu));
+}
+
+static void check_shape(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
+        struct matrix m;
+        char what[160];
+
+        if (matrix_new(r, t, rows, cols, 1, false, rows * 31 + cols + t, &m) < 0)
+                return;
+        float *hx = random_floats((size_t)n * cols, n + cols), *hb = random_floats(rows, rows);
+        struct pair bias = both(r, hb, rows * sizeof(float)), y = both_poison(r, (size_t)n * rows), y2 = both_poison(r, (size_t)n * rows);
+        struct acts x = acts_new(r, hx, n, cols);
+        bool f32 = r->exact || t == K_F32;
+        const uint32_t split = n > 3 ? n - 3 : n;
+
+        /* all D */
+        linear_once(r, &m, &x, y, 0, n, n, NULL, bias, false, 0);
+        snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, role D", k_type_name(t), rows, cols, n);
+        compare(r, what, y, n, rows, rows, f32 || t == K_F16 || t == K_BF16 ? 2e-6 : 1.5e-2);
+        float *all = fetch(r, y.g, (size_t)n * rows);
+        /* each alone, and beside P rows */
+        x.g.q_kind = 0;
+        for (uint32_t i = 0; i < n; i += n > 4 ? 3 : 1)
+                linear_once(r, &m, &x, y2, i, 1, 1, NULL, bias, true, (size_t)i * rows);
+        float *alone = fetch(r, y2.g, (size_t)n * rows);
+        bool same = true;
+        for (uint32_t i = 0; i < n; i += n > 4 ? 3 : 1)
+                same = same && memcmp(all + (size_t)i * rows, alone + (size_t)i * rows, rows * sizeof(float)) == 0;
+        expect(r, same, "%s: alone = in company", what);
+        free(alone);
+        x.g.q_kind = 0;
+        linear_once(r, &m, &x, y2, 0, n, split, NULL, bias, true, 0);
+        float *mixed = fetch(r, y2.g, (size_t)n * rows);
+        expect(r, memcmp(all, mixed, (size_t)split * rows * sizeof(float)) == 0, "%s: beside P rows", what);
+        free(all);
+
+        /* all P, then in chunks of 1, 2, 3, ...; the mixed run's P rows too */
+        x.g.q_kind = 0;
+        linear_once(r, &m, &x, y, 0, n, 0, NULL, bias, true, 0);
+        snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, role P", k_type_name(t), rows, cols, n);
+        compare(r, what, y, n, rows, rows, f32 ? 2e-6 : 1e-3);
+        float *whole = fetch(r, y.g, (size_t)n * rows);
+        for (uint32_t i = 0, c = 1; i < n; i += c, c++)
+                linear_once(r, &m, &x, y2, i, c < n - i ? c : n - i, 0, NULL, bias, true, (size_t)i * rows);
+        float *chunks = fetch(r, y2.g, (size_t)n * rows);
+        expect(r, memcmp(whole, chunks, (size_t)n * rows * sizeof(float)) == 0, "%s: in chunks", what);
+        expect(r, memcmp(whole + (size_t)split * rows, mixed + (size_t)split * rows, (size_t)(n - split) * rows * sizeof(float)) == 0,
+               "%s: beside D rows", what);
+        free(whole);
+        free(chunks);
+        free(mixed);
+
+        /* chosen rows, backwards */
+        uint32_t *pick = malloc(n * sizeof(*pick));
+        for (uint32_t i = 0; i < n; i++)
+                pick[i] = n - 1 - i;
+        x.c.q_kind = x.g.q_kind = 0;
+        linear_once(r, &m, &x, y, 0, n, n / 2, pick, bias, false, 0);
+        snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, gathered", k_type_name(t), rows, cols, n);
+        compare(r, what, y, n, rows, rows, f32 ? 2e-6 : 1.5e-2);
+        free(pick);
+
+        acts_free(r, &x);
+        both_free(r, &y);
+        both_free(r, &y2);
+        both_free(r, &bias);
+        matrix_free(r, &m);
+        free(hx);
+        free(hb);
+}
+
+static void check_embed(struct rig *r, enum k_type t) {
+        enum { ROWS = 50, COLS = 768, N = 9 };
+        struct matrix m;
+        uint32_t token[N], seq[N] = { 0 };
+        int32_t pos[N];
+        struct k_batch b = { .n = N, .n_d = N, .n_seq = 1, .token = token, .pos = pos, .seq = seq };
+        struct k_batch g = b;
+        char what[80];
+
+        if (matrix_new(r, t, ROWS, COLS, 1, true, 77 + t, &m) < 0)
+                return;
+        for (uint32_t i = 0; i < N; i++) {
+                token[i] = (i * 17 + 3) % ROWS;
+                pos[i] = (int32_t)i;
+        }
+        struct acts o = acts_new(r, NULL, N, COLS);
+        r->gpu->ops->batch_begin(r->gpu, &g);
+        RUN(r, embed, &b, &g, (&(struct k_embed_args){ .w = &m.c, .scale = 1, .out = &o.c }),
+            (&(struct k_embed_args){ .w = &m.g, .scale = 1, .out = &o.g }), "embed");
+        RUN(r, embed, &b, &g, (&(struct k_embed_args){ .w = &m.c, .index = K_EMBED_POS, .scale = 0.5f, .add = true, .out = &o.c }),
+            (&(struct k_embed_args){ .w = &m.g, .index = K_EMBED_POS, .scale = 0.5f, .add = true, .out = &o.g }), "embed");
+        r->gpu->ops->batch_end(r->gpu, &g);
+        snprintf(what, sizeof(what), "embed %s", k_type_name(t));
+        compare(r, what, o.f, N, COLS, COLS, 1e-7);
+        acts_free(r, &o);
+        matrix_free(r, &m);
+}
+
+/* Three weights of one input, two types, in one call; the second reader finds the image made. */
+static void check_several(struct rig *r) {
+        enum { N = 11, COLS = 512 };
+        struct matrix m[3];
+        static const enum k_type t[3] = { K_Q4_K, K_Q6_K, K_Q4_K };
+        static const uint32_t rows[3] = { 100, 40, 64 };
+        float *hx = random_floats(N * COLS, 5);
+        struct acts x = acts_new(r, hx, N, COLS);
+        struct pair y[3];
+        struct k_linear_args c = { .x = &x.c, .n_out = 3, .n_rows = N, .n_d = 6 }, g = { .x = &x.g, .n_out = 3, .n_rows = N, .n_d = 6 };
+        struct k_batch b = { .n = N, .n_d = 6 };
+
+        for (int i = 0; i < 3; i++) {
+                matrix_new(r, t[i], rows[i], COLS, 1, false, 9u + (uint32_t)i, &m[i]);
+                y[i] = both_poison(r, (size_t)N * rows[i]);
+                c.out[i].w = &m[i].c;
+                c.out[i].y = y[i].c;
+                c.out[i].y_stride = rows[i];
+                g.out[i].w = &m[i].g;
+                g.out[i].y = y[i].g;
+                g.out[i].y_stride = rows[i];
+        }
+        for (int i = 0; i < 2; i++)
+                RUN(r, linear, &b, &b, &c, &g, "several outputs");
+        for (int i = 0; i < 3; i++) {
+                compare(r, "several outputs", y[i], N, rows[i], rows[i], 1.5e-2);
+                both_free(r, &y[i]);
+                matrix_free(r, &m[i]);
+        }
+        acts_free(r, &x);
+        free(hx);
+}
+
+void check_linear(struct rig *r) {
+        static const uint32_t widths[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64 };
+
+        for (enum k_type t = 0; t < _K_TYPE_MAX; t++) {
+                if (t == K_I32)
+                        continue;
+                for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++)
+                        if (shapes[s][1] % k_type_block(t) == 0)
+                                check_shape(r, t, shapes[s][0], shapes[s][1], s % 2 ? 1 + (uint32_t)s : 13);
+                check_embed(r, t);
+        }
+        for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+                check_shape(r, K_Q4_0, 65, 1024, widths[i]);
+                check_shape(r, K_Q4_K, 65, 1024, widths[i]);
+                check_shape(r, K_Q6_K, 31, 512, widths[i]);
+                check_shape(r, K_F16, 31, 200, widths[i]);
+        }
+        check_shape(r, K_Q8_0, 300, 512, 200);
+        check_several(r);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Experts: choice, products of both roles, and per-head products. */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct moe {
+        enum k_type t;
+        uint32_t n_expert, n_used, d, ff;
+        enum k_gating gating;
+        bool fused, bias, select, norm;
+        uint32_t groups;
+        enum k_glu act;
+};
+
+static void run(struct rig *r, const struct moe *t, const struct matrix *gate, const struct matrix *up, const struct matrix *down,
+                struct pair bias, struct acts *x, struct pair route, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d, bool cpu) {
+        for (int side = cpu ? 0 : 1; side < 2; side++) {
+                struct k_dev *dev = side ? r->gpu : r->cpu;
+                size_t bytes = dev->ops->moe_scratch(n, t->n_used, t->d, t->ff, t->n_expert);
+                void *scratch = dev->ops->mem_alloc(dev, bytes);
+                const float *b = side ? bias.g : bias.c;
+                struct k_act xs = side ? x->g : x->c;
+                struct k_batch bt = { .n = n, .n_d = n_d };
+                xs.f += (size_t)row0 * t->d;
+                xs.q = NULL;
+                xs.q_kind = 0;
+                struct k_moe_args a = { .x = &xs, .router = (float *)(side ? route.g : route.c) + (size_t)row0 * t->n_expert, .router_stride = t->n_expert,
+                                        .select_bias = t->select ? b : NULL, .n_expert = t->n_expert, .n_used = t->n_used, .n_group = t->groups,
+                                        .n_group_used = t->groups / 2, .gating = t->gating, .norm_weights = t->norm, .weight_scale = 1.5f,
+                                        .up = side ? &up->g : &up->c, .down = side ? &down->g : &down->c, .act = t->act, .alpha = 1.702f, .limit = 7,
+                                        .scratch = scratch, .scratch_bytes = bytes, .y = (float *)(side ? y.g : y.c) + (size_t)row0 * t->d,
+                                        .y_stride = t->d, .n = n, .n_d = n_d };
+                if (!t->fused)
+                        a.gate = side ? &gate->g : &gate->c;
+                if (t->bias) {
+                        a.up_b = b;
+                        a.gate_b = t->fused ? NULL : b + 7;
+                        a.down_b = b + 19;
+                }
+                if (dev->ops->moe(dev, &bt, &a) < 0 || dev->ops->sync(dev) < 0)
+                        expect(r, false, "moe on %s: %s", dev->ops->name, dev->ops->last_error(dev));
+                dev->ops->mem_free(dev, scratch);
+        }
+}
+
+static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
+        struct matrix gate, up, down;
+        float *hx = random_floats((size_t)n * t->d, 3), *hr = random_floats((size_t)n * t->n_expert, 4), *hb = random_floats(65536, 5);
+        char what[140];
+
+        if (!t->fused)
+                matrix_new(r, t->t, t->ff, t->d, t->n_expert, false, 1, &gate);
+        matrix_new(r, t->t, t->fused ? 2 * t->ff : t->ff, t->d, t->n_expert, false, 2, &up);
+        matrix_new(r, t->t, t->d, t->ff, t->n_expert, false, 3, &down);
+        struct pair bias = both(r, hb, 65536 * 4), route = both(r, hr, (size_t)n * t->n_expert * 4), y = both_poison(r, (size_t)n * t->d);
+        struct acts x = acts_new(r, hx, n, t->d);
+        snprintf(what, sizeof(what), "moe %s, %u of %u, %u -> %u, gating %d%s%s%s, n %u", k_type_name(t->t), t->n_used, t->n_expert, t->d, t->ff,
+                 (int)t->gating, t->fused ? ", fused" : "", t->bias ? ", bias" : "", t->groups ? ", groups" : "", n);
+        bool f32 = r->exact || t->t == K_F32;
+        run(r, t, &gate, &up, &down, bias, &x, route, y, 0, n, 0, true);
+        compare(r, what, y, n, t->d, t->d, f32 ? 5e-6 : 3e-3);
+        float *p = fetch(r, y.g, (size_t)n * t->d);
+        run(r, t, &gate, &up, &down, bias, &x, route, y, 0, n, n, false);
+        compare(r, what, y, n, t->d, t->d, f32 ? 5e-6 : 4e-2);
+        float *d = fetch(r, y.g, (size_t)n * t->d);
+        uint32_t half = (n + 1) / 2;
+        run(r, t, &gate, &up, &down, bias, &x, route, y, 0, n, half, false);
+        float *m = fetch(r, y.g, (size_t)n * t->d);
+        expect(r, memcmp(m, d, (size_t)half * t->d * 4) == 0, "%s: D rows beside P rows", what);
+        expect(r, memcmp(m + (size_t)half * t->d, p + (size_t)half * t->d, (size_t)(n - half) * t->d * 4) == 0, "%s: P rows beside D rows", what);
+        free(m);
+        for (uint32_t i = 0; i < n; i++)
+                run(r, t, &gate, &up, &down, bias, &x, route, y, i, 1, 1, false);
+        m = fetch(r, y.g, (size_t)n * t->d);
+        expect(r, memcmp(m, d, (size_t)n * t->d * 4) == 0, "%s: alone = in company", what);
+        free(m);
+        free(p);
+        free(d);
+        acts_free(r, &x);
+        both_free(r, &bias);
+        both_free(r, &route);
+        both_free(r, &y);
+        if (!t->fused)
+                matrix_free(r, &gate);
+        matrix_free(r, &up);
+        matrix_free(r, &down);
+        free(hx);
+        free(hr);
+        free(hb);
+}
+
+static void head_case(struct rig *r, enum k_type t, uint32_t heads, uint32_t rows, uint32_t cols, uint32_t n) {
+        struct matrix m;
+        uint32_t tail = 6, xh = cols + tail, yh = rows + tail;
+        float *hx = random_floats((size_t)n * heads * xh, 3);
+        struct pair x = both(r, hx, (size_t)n * heads * xh * 4), y = both_poison(r, (size_t)n * heads * yh);
+        struct k_batch b = { .n = n, .n_d = n };
+        char what[80];
+
+        matrix_new(r, t, rows, cols, heads, false, 5, &m);
+        struct k_head_linear_args c = { .tail = tail, .x = x.c, .x_stride = (size_t)heads * xh, .x_head = xh, .w = &m.c, .y = y.c,
+                                        .y_stride = (size_t)heads * yh, .y_head = yh, .n = n, .n_d = n }, g = c;
+        g.x = x.g;
+        g.w = &m.g;
+        g.y = y.g;
+        RUN(r, head_linear, &b, &b, &c, &g, "head product");
+        snprintf(what, sizeof(what), "head product %s, %u heads [%u, %u], n %u", k_type_name(t), heads, rows, cols, n);
+        compare(r, what, y, n, heads * yh, (size_t)heads * yh, r->exact || t == K_F32 || t == K_F16 ? 5e-6 : 1.5e-2);
+        both_free(r, &x);
+        both_free(r, &y);
+        matrix_free(r, &m);
+        free(hx);
+}
+
+void check_moe(struct rig *r) {
+        static const struct moe cases[] = {
+                { K_F32, 8, 2, 64, 48, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_Q4_K, 16, 4, 512, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_MXFP4, 8, 4, 96, 160, K_GATE_SOFTMAX_TOPK, false, true, false, false, 0, K_GLU_SWIGLU_OAI },
+                { K_Q8_0, 32, 6, 256, 64, K_GATE_SIGMOID, false, false, true, true, 8, K_GLU_SILU },
+                { K_Q5_K, 8, 2, 256, 256, K_GATE_SOFTMAX, true, false, false, true, 0, K_GLU_GELU_TANH },
+                { K_IQ2_XS, 4, 2, 256, 256, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
+                { K_F16, 4, 2, 64, 96, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+        };
+        for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+                moe_case(r, &cases[i], 1);
+                moe_case(r, &cases[i], 23);
+        }
+        head_case(r, K_F32, 4, 24, 40, 3);
+        head_case(r, K_Q8_0, 8, 64, 128, 5);
+        head_case(r, K_Q4_K, 4, 40, 256, 40);
+        head_case(r, K_F16, 4, 33, 64, 2);
+        head_case(r, K_IQ3_S, 2, 16, 256, 2);
+}
