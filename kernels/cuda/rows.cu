@@ -71,10 +71,10 @@ __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_args a) {
         if (!a.out)
                 return;
         float *out = a.out + (size_t)o * a.out_stride + a.out_col;
+        __syncthreads();
         if (a.group) { /* a warp per group */
                 for (uint32_t g0 = (threadIdx.x >> 5) * a.group; g0 < a.cols; g0 += (blockDim.x >> 5) * a.group) {
                         float s = 0, mean = 0;
-                        __syncthreads();
                         if (a.kind == K_NORM_LAYER) {
                                 for (uint32_t c = threadIdx.x & 31; c < a.group; c += 32)
                                         s += x[g0 + c];

@@ -20,6 +20,7 @@ struct rig {
 struct pair { /* one buffer on each device */
         void *c, *g;
         size_t bytes;
+        bool guarded; /* the last floats are the guard */
 };
 
 uint32_t rnd(uint32_t *seed);
