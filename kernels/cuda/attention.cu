@@ -110,6 +110,16 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
                         image_put32(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, c >> 5, 0);
 }
 
+typedef int (*attn_mma)(struct cuda_dev *, const attn_args &, uint32_t, uint32_t, uint32_t);
+
+/* By shape and type alone. */
+static attn_mma mma_for(const attn_args &a) {
+        const bool type = a.kv.type_k == K_F16 || a.kv.type_k == K_Q8_0 || a.kv.type_k == K_Q4_0;
+        if (!type || !a.kv.v || a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
+                return NULL;
+        return a.kv.dk == 64 ? cuda_attention_mma_64 : a.kv.dk == 128 ? cuda_attention_mma_128 : a.kv.dk == 256 ? cuda_attention_mma_256 : NULL;
+}
+
 int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct cmd_attention *c) {
         attn_args a = {};
         int r;
@@ -135,20 +145,23 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
         a.merge_image = c->write_image && a.kv.dv % 32 == 0;
         if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > 1024 || a.kv.dv > 1024)
                 return -EINVAL;
-        uint32_t done = 0;
-        if (!d->exact && (r = cuda_attention_mma(d, a, &done)) < 0)
+        const attn_mma mma = d->exact ? NULL : mma_for(a);
+        if (mma && b->n_d < b->n && (r = mma(d, a, 0, b->n_d, b->n)) < 0)
                 return r;
+        const uint32_t end = mma ? MIN(b->n_d, b->n) : b->n; /* rows still to do, by splits */
         size_t per_row = (size_t)a.n_head * a.n_split * (a.kv.dv + 2) * sizeof(float);
         uint32_t rows = (uint32_t)MIN(d->s_attn_bytes / per_row, (size_t)65535);
         if (rows == 0) {
                 cuda_fail(d, cudaErrorMemoryAllocation, "attention scratch");
                 return -E2BIG;
         }
-        for (uint32_t r0 = done; r0 < b->n; r0 += rows) {
-                uint32_t n = MIN(rows, b->n - r0), per = DIV_ROUND_UP(MAX(a.kv.dk, a.kv.dv), 32u);
+        for (uint32_t r0 = 0; r0 < end; r0 += rows) {
+                uint32_t n = MIN(rows, end - r0), per = DIV_ROUND_UP(MAX(a.kv.dk, a.kv.dv), 32u);
                 dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
                 a.row0 = r0;
-                if (per <= 4)
+                if (mma)
+                        r = mma(d, a, n, b->n_d, b->n);
+                else if (per <= 4)
                         r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
                 else if (per <= 8)
                         r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);

@@ -23,5 +23,7 @@ struct attn_args {
         struct dbatch b;
 };
 
-/* Rows [0, *done) were handled (all, or none where no kernel fits the shape). */
-int cuda_attention_mma(struct cuda_dev *d, const attn_args &a, uint32_t *done);
+/* attention_mma_*.cu: n_d_rows rows of role D from a.row0 on (partial results), or, if 0, all rows from n_d on (results). */
+int cuda_attention_mma_64(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
+int cuda_attention_mma_128(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
+int cuda_attention_mma_256(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);

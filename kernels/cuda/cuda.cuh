@@ -241,12 +241,13 @@ struct matmul {
         float *y; size_t y_stride;
         const uint32_t *y_row; /* NULL: row itself */
         /* grouped (moe): rows of x are sorted by expert */
-        uint32_t n_group;            /* 0: plain */
+        uint32_t n_group, m_all;     /* 0: plain; rows of x of all experts */
         uint32_t group0;             /* first expert of this launch */
         const uint32_t *group_start; /* [n_expert + 1] first row of each expert, device */
         size_t w_group, bias_group;  /* elements between experts */
 };
 int cuda_matmul(struct cuda_dev *, const struct matmul *);
+int cuda_matmul_sm90(struct cuda_dev *, const struct matmul *); /* d->sm90 only */
 
 #ifdef __CUDACC__
 /*
@@ -401,6 +402,60 @@ static __device__ __forceinline__ void image_row(const image &img, uint32_t row,
         __half2 *h = (__half2 *)slot;
         for (uint32_t c = threadIdx.x * 2; c < img.kpad; c += blockDim.x * 2)
                 h[c >> 1] = __floats2half2_rn(c < cols ? get(c) * up : 0.0f, c + 1 < cols ? get(c + 1) * up : 0.0f);
+        if (threadIdx.x == 0)
+                *(float *)(slot + 2 * (size_t)img.kpad) = 1.0f / up;
+}
+/* Threads of a block that holds a row in registers, two float4 each where that fits. */
+static inline uint32_t row4_threads(uint32_t cols) {
+        uint32_t t = kpad_of(cols) / 8;
+        return MIN(MAX(t & ~31u, 64u), 1024u);
+}
+/*
+ * The image of a row of which thread i holds float4 number i, i + blockDim, ...
+ * (zeros behind the end; together at least kpad columns). amax: this thread's.
+ */
+template <int V>
+static __device__ __forceinline__ void image_row4(const image &img, uint32_t row, float amax, float *red, const float4 (&v)[V]) {
+        uint8_t *slot = img.slots + row * image_slot(img.kpad);
+        if (row < img.n_d) {
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                        uint32_t c = (i * blockDim.x + threadIdx.x) * 4;
+                        float4 x = v[i];
+                        float m = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+#pragma unroll
+                        for (int o = 1; o < 8; o *= 2)
+                                m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
+                        float d = m / 127.0f, id = m > 0 ? 127.0f / m : 0.0f;
+                        int q[4] = {__float2int_rn(x.x * id), __float2int_rn(x.y * id), __float2int_rn(x.z * id), __float2int_rn(x.w * id)};
+                        uint32_t pack = 0;
+                        int s = 0;
+#pragma unroll
+                        for (int k = 0; k < 4; k++) {
+                                q[k] = max(-127, min(127, q[k]));
+                                s += q[k];
+                                pack |= (uint32_t)(q[k] & 255) << (8 * k);
+                        }
+                        s += __shfl_xor_sync(~0u, s, 1);
+                        s += __shfl_xor_sync(~0u, s, 2);
+                        if (c >= img.kpad)
+                                continue; /* whole groups of 8 threads */
+                        *(uint32_t *)(slot + image_code_at(c)) = pack;
+                        if ((threadIdx.x & 3) == 0)
+                                image_s(slot, img.kpad)[c >> 4] = d * (float)s;
+                        if ((threadIdx.x & 7) == 0)
+                                image_d(slot, img.kpad)[c >> 5] = d;
+                }
+                return;
+        }
+        float up = image_pow2(block_max(amax, red));
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+                uint32_t c = (i * blockDim.x + threadIdx.x) * 4;
+                __half2 a = __floats2half2_rn(v[i].x * up, v[i].y * up), b = __floats2half2_rn(v[i].z * up, v[i].w * up);
+                if (c < img.kpad)
+                        *(uint2 *)(slot + 2 * c) = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
+        }
         if (threadIdx.x == 0)
                 *(float *)(slot + 2 * (size_t)img.kpad) = 1.0f / up;
 }

@@ -14,11 +14,36 @@
 #include "kernels/cuda/types.cuh"
 
 static __device__ __forceinline__ float to_f16_range(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
-static __device__ __forceinline__ void put4(__half *p, const float v[4]) {
-        __half2 a = __floats2half2_rn(to_f16_range(v[0]), to_f16_range(v[1])), b = __floats2half2_rn(to_f16_range(v[2]), to_f16_range(v[3]));
-        *(uint2 *)p = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
-}
 static __device__ __forceinline__ void put4(float *p, const float v[4]) { *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]); }
+
+/*
+ * A lane has columns 4t..+3 and 16+4t..+3 of a block. In f16, neighbours trade
+ * halves so that each stores 16 bytes: even t columns 4t..4t+7, odd t the same of the upper half.
+ */
+static __device__ __forceinline__ void put8(float *dst, bool ok, uint32_t row, uint32_t stride, uint32_t col, uint32_t t, const float v[2][4]) {
+        if (!ok)
+                return;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+                if (col + h * 16 + t * 4 < stride)
+                        put4(dst + (size_t)row * stride + col + h * 16 + t * 4, v[h]);
+}
+static __device__ __forceinline__ void put8(__half *dst, bool ok, uint32_t row, uint32_t stride, uint32_t col, uint32_t t, const float v[2][4]) {
+        uint32_t p[2][2];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                        __half2 x = __floats2half2_rn(to_f16_range(v[h][2 * i]), to_f16_range(v[h][2 * i + 1]));
+                        p[h][i] = *(uint32_t *)&x;
+                }
+        const bool odd = t & 1;
+        uint32_t g0 = __shfl_xor_sync(~0u, odd ? p[0][0] : p[1][0], 1), g1 = __shfl_xor_sync(~0u, odd ? p[0][1] : p[1][1], 1);
+        const uint4 o = odd ? make_uint4(g0, g1, p[1][0], p[1][1]) : make_uint4(p[0][0], p[0][1], g0, g1);
+        const uint32_t c = col + (odd ? 16 : 0) + (t & 2) * 4;
+        if (ok && c < stride)
+                *(uint4 *)(dst + (size_t)row * stride + c) = o;
+}
 
 struct dequant_args {
         plane_base w;
@@ -53,17 +78,11 @@ template <int TYPE, class OUT> __global__ void __launch_bounds__(128) dequant_ke
                 w.codes(kb, c);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                        uint32_t row = rg * 16 + g + 8 * r - a.row0;
-                        if (row >= a.n) /* also rows before row0: they wrap */
-                                continue;
-#pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                                float v[4];
-                                tile_value(w, kb, h, r, c[h * 2 + r], v);
-                                uint32_t col = sb * 256 + kb * 32 + h * 16 + t * 4;
-                                if (col < a.stride)
-                                        put4(dst + (size_t)row * a.stride + col, v);
-                        }
+                        const uint32_t row = rg * 16 + g + 8 * r - a.row0; /* rows before row0 wrap */
+                        float v[2][4];
+                        tile_value(w, kb, 0, r, c[r], v[0]);
+                        tile_value(w, kb, 1, r, c[2 + r], v[1]);
+                        put8(dst, row < a.n, row, a.stride, sb * 256 + kb * 32, t, v);
                 }
         }
 }

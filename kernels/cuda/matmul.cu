@@ -120,6 +120,8 @@ __global__ void __launch_bounds__(MM_THREADS, 2) matmul_kernel(const struct matm
 int cuda_matmul(struct cuda_dev *d, const struct matmul *m) {
         if (m->m == 0 || m->n == 0)
                 return 0;
+        if (d->sm90)
+                return cuda_matmul_sm90(d, m);
         if (m->k % BK)
                 return -EINVAL;
         size_t smem = (size_t)STAGES * (BM + BN) * 64;

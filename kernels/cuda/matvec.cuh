@@ -150,7 +150,7 @@ static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4],
         }
 }
 
-template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) matvec_kernel(const matvec_args a) {
+template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 3 : NT == 2 ? 2 : 1) matvec_kernel(const matvec_args a) {
         typedef qtype<TYPE> Q;
         extern __shared__ float red[]; /* [warps][16][8 NT] */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -202,21 +202,14 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 2 :
                         cx[nt][0] = p[1];
                         cx[nt][1] = p[2];
                 }
+                /* Many warps in flight rather than many tiles of one warp: registers go to occupancy. */
+#pragma unroll 1
                 for (uint32_t sb = sb0; sb < sb1; sb++) {
                         if (!loaded)
                                 cur.load(tile_at(a.out[o].w, off, (size_t)rg * a.n_sb + sb), lane);
                         loaded = false;
-                        Q nxt;
-                        bool more = sb + 1 < sb1;
-                        if (more) {
-                                nxt.load(tile_at(a.out[o].w, off, (size_t)rg * a.n_sb + sb + 1), lane);
-                                loaded = true;
-                        }
                         matvec_tile<Q, NT>(cur, acc, bx, cx, a.kpad, sb);
-                        if (more)
-                                cur = nxt;
                 }
-                loaded = false;
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++)
 #pragma unroll

@@ -310,7 +310,8 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                 p.k = p.k_image = kpad;
                 p.w = (const __half *)m->d->s_dequant;
                 p.w_stride = kpad;
-                p.m = n_rows;
+                p.m = n_rows; /* the most that one expert can have */
+                p.m_all = n_rows * m->c->a.n_used;
                 p.n = w->rows;
                 p.w_scale = w->scale;
                 p.bias = bias;

@@ -114,6 +114,98 @@ __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_args a) {
                 image_row(a.img, o, a.cols, red, [&](uint32_t c) { return buf[c]; });
 }
 
+/*
+ * The same for whole rows of a multiple of 4 columns, V float4 a thread in
+ * registers. The number of threads follows from the columns alone, so that a
+ * row's bits never depend on how many rows there are.
+ */
+template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const norm_args a) {
+        __shared__ float red[33];
+        const uint32_t o = blockIdx.x, n4 = a.cols / 4;
+
+        pdl_next();
+        float4 w[V];
+#pragma unroll
+        for (int i = 0; i < V; i++) { /* parameters: before the wait */
+                uint32_t c = i * blockDim.x + threadIdx.x;
+                w[i] = a.w && c < n4 ? ((const float4 *)a.w)[c] : make_float4(1, 1, 1, 1);
+        }
+        pdl_wait();
+        const uint32_t r = a.gather ? a.gather[o] : o;
+        float4 *x = (float4 *)(a.x + (size_t)r * a.cols);
+        float4 v[V];
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+                uint32_t c = i * blockDim.x + threadIdx.x;
+                v[i] = c < n4 ? x[c] : make_float4(0, 0, 0, 0);
+        }
+        auto stat = [&](const float4 (&u)[V]) {
+                float s = 0, mean = 0;
+                if (a.kind == K_NORM_LAYER) {
+#pragma unroll
+                        for (int i = 0; i < V; i++)
+                                s += (u[i].x + u[i].y) + (u[i].z + u[i].w);
+                        mean = block_sum(s, red) / (float)a.cols;
+                        s = 0;
+                }
+#pragma unroll
+                for (int i = 0; i < V; i++)
+                        if (i * blockDim.x + threadIdx.x < n4) {
+                                float4 t = make_float4(u[i].x - mean, u[i].y - mean, u[i].z - mean, u[i].w - mean);
+                                s += (t.x * t.x + t.y * t.y) + (t.z * t.z + t.w * t.w);
+                        }
+                s = block_sum(s, red);
+                return make_float2(mean, a.kind == K_NORM_L2 ? rsqrtf(s + a.eps) : rsqrtf(s / (float)a.cols + a.eps));
+        };
+        if (a.add) {
+                const float4 *add = (const float4 *)(a.add + (size_t)r * a.cols);
+                float4 y[V];
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                        uint32_t c = i * blockDim.x + threadIdx.x;
+                        y[i] = c < n4 ? add[c] : make_float4(0, 0, 0, 0);
+                }
+                if (a.add_w) {
+                        float2 st = stat(y);
+#pragma unroll
+                        for (int i = 0; i < V; i++) {
+                                uint32_t c = i * blockDim.x + threadIdx.x;
+                                float4 g = c < n4 ? ((const float4 *)a.add_w)[c] : make_float4(0, 0, 0, 0);
+                                float4 b = a.add_b && c < n4 ? ((const float4 *)a.add_b)[c] : make_float4(0, 0, 0, 0);
+                                y[i] = make_float4((y[i].x - st.x) * st.y * g.x + b.x, (y[i].y - st.x) * st.y * g.y + b.y,
+                                                   (y[i].z - st.x) * st.y * g.z + b.z, (y[i].w - st.x) * st.y * g.w + b.w);
+                        }
+                }
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                        uint32_t c = i * blockDim.x + threadIdx.x;
+                        v[i] = make_float4(v[i].x + a.add_scale * y[i].x, v[i].y + a.add_scale * y[i].y, v[i].z + a.add_scale * y[i].z,
+                                           v[i].w + a.add_scale * y[i].w);
+                        if (c < n4)
+                                x[c] = v[i];
+                }
+        }
+        if (!a.out)
+                return;
+        const float2 st = stat(v);
+        float4 *out = (float4 *)(a.out + (size_t)o * a.out_stride + a.out_col);
+        float amax = 0;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+                uint32_t c = i * blockDim.x + threadIdx.x;
+                float4 b = a.b && c < n4 ? ((const float4 *)a.b)[c] : make_float4(0, 0, 0, 0);
+                v[i] = make_float4(((v[i].x - st.x) * st.y * w[i].x + b.x) * a.out_scale, ((v[i].y - st.x) * st.y * w[i].y + b.y) * a.out_scale,
+                                   ((v[i].z - st.x) * st.y * w[i].z + b.z) * a.out_scale, ((v[i].w - st.x) * st.y * w[i].w + b.w) * a.out_scale);
+                if (c < n4)
+                        out[c] = v[i];
+                else
+                        v[i] = make_float4(0, 0, 0, 0);
+                amax = fmaxf(amax, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
+        }
+        if (a.write_image)
+                image_row4<V>(a.img, o, amax, red, v);
+}
+
 int cuda_run_norm(struct cuda_dev *d, const struct dbatch *, const struct cmd_norm *c) {
         norm_args a = {};
         a.x = c->x.f;
@@ -138,6 +230,12 @@ int cuda_run_norm(struct cuda_dev *d, const struct dbatch *, const struct cmd_no
         }
         a.write_image = c->write_image;
         a.img = {c->out.q, kpad_of(c->x.cols), c->n_d};
+        const uint32_t threads = row4_threads(a.cols), v = DIV_ROUND_UP(kpad_of(a.cols), threads * 4);
+        if (!a.group && a.cols % 4 == 0 && a.out_stride % 4 == 0 && a.out_col % 4 == 0 && v <= 4) {
+                if (v <= 2)
+                        return launch(d, "norm", norm_fast_kernel<2>, c->n, threads, 0, a);
+                return launch(d, "norm", norm_fast_kernel<4>, c->n, threads, 0, a);
+        }
         size_t smem = (size_t)a.cols * sizeof(float);
         if (smem > 48 * 1024)
                 CUDA_TRY(d, cudaFuncSetAttribute(norm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "norm");

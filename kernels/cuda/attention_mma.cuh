@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Attention on the f16 tensor cores, K and V read in place from their pages in
+ * any supported type, straight into MMA fragments.
+ *
+ * A warp has 16 query rows: (position, head) pairs of one sequence whose heads
+ * share a KV head, position by position. It walks tiles of TILE tokens on the
+ * absolute grid with a running maximum (arXiv:2205.14135). A tile in which a row
+ * sees nothing leaves that row's bits alone, so they do not depend on the
+ * warp's other rows.
+ *   role P  the warp walks all tiles; four warps of a block have adjacent rows
+ *   role D  one position; a block has one split of CUDA_SPLIT tokens, its warps
+ *           one tile each, merged in order; attention_merge_kernel does the rest
+ *
+ * Fragments: within 32 columns of K, lane t of a quad holds columns 8t .. 8t+7
+ * (one 16-byte load); Q is permuted alike. Of V, lane (g, t) holds columns
+ * 8g .. 8g+7 of tokens 2t, 2t+1, 2t+8, 2t+9; output column 8g+j is column g of
+ * the j-th MMA.
+ */
+
+#include "kernels/cuda/attention.cuh"
+
+enum { ATT_TILE = 64, ATT_WARPS = 4 };
+
+static __device__ __forceinline__ void mma_att(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+static __device__ __forceinline__ uint32_t pack2(float x, float y) {
+        __half2 h = __floats2half2_rn(x, y);
+        return *(uint32_t *)&h;
+}
+static __device__ __forceinline__ float clamp16(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
+
+/* 8 columns from c (a multiple of 8) as f16. */
+template <int T> static __device__ __forceinline__ uint4 kv_load8(const uint8_t *row, uint32_t c);
+template <> __device__ __forceinline__ uint4 kv_load8<K_F16>(const uint8_t *row, uint32_t c) { return *(const uint4 *)(row + c * 2); }
+template <> __device__ __forceinline__ uint4 kv_load8<K_Q8_0>(const uint8_t *row, uint32_t c) {
+        const uint8_t *b = row + (c >> 5) * 34;
+        const float d = __half2float(*(const __half *)b);
+        const uint16_t *q = (const uint16_t *)(b + 2 + (c & 31));
+        uint32_t r[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+                uint32_t v = q[i];
+                r[i] = pack2(d * (float)(int8_t)(v & 255), d * (float)(int8_t)(v >> 8));
+        }
+        return make_uint4(r[0], r[1], r[2], r[3]);
+}
+template <> __device__ __forceinline__ uint4 kv_load8<K_Q4_0>(const uint8_t *row, uint32_t c) {
+        const uint8_t *b = row + (c >> 5) * 18;
+        const float d = __half2float(*(const __half *)b);
+        const uint16_t *q = (const uint16_t *)(b + 2 + (c & 15));
+        const uint32_t sh = c & 16 ? 4 : 0;
+        uint32_t r[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+                uint32_t v = q[i] >> sh;
+                r[i] = pack2(d * (float)((int)(v & 15) - 8), d * (float)((int)((v >> 8) & 15) - 8));
+        }
+        return make_uint4(r[0], r[1], r[2], r[3]);
+}
+
+/* Element j of V's 8 columns for two tokens: (token a, token b). */
+static __device__ __forceinline__ uint32_t v_pair(const uint4 &a, const uint4 &b, int j) {
+        uint32_t x = j < 2 ? a.x : j < 4 ? a.y : j < 6 ? a.z : a.w, y = j < 2 ? b.x : j < 4 ? b.y : j < 6 ? b.z : b.w;
+        return __byte_perm(x, y, j & 1 ? 0x7632 : 0x5410);
+}
+
+struct att_rows { /* what a thread's two rows (g, g + 8) see */
+        int32_t lo[2], hi[2]; /* positions [lo, hi) */
+};
+
+/* One tile: S = Q K^T, running softmax, O += P V. */
+template <int D, int T>
+static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, const uint32_t *slot, uint32_t kvh, int32_t p0,
+                                                const att_rows &rows, float m[2], float l[2], float o[D / 8][4]) {
+        const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+        const uint8_t *kb = (const uint8_t *)a.kv.k, *vb = (const uint8_t *)a.kv.v;
+        float s[ATT_TILE / 8][4];
+#pragma unroll
+        for (int i = 0; i < ATT_TILE / 8; i++)
+                s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
+#pragma unroll
+        for (int c = 0; c < D / 32; c++) {
+                uint4 k[ATT_TILE / 8];
+#pragma unroll
+                for (int i = 0; i < ATT_TILE / 8; i++) {
+                        uint32_t sl = slot[i * 8 + g];
+                        k[i] = sl == UINT32_MAX ? make_uint4(0, 0, 0, 0) : kv_load8<T>(kb + (size_t)sl * a.kv.k_row_bytes, kvh * D + c * 32 + t * 8);
+                }
+                uint4 a0 = qf[(c * 2) * 32 + lane], a1 = qf[(c * 2 + 1) * 32 + lane];
+                uint32_t f0[4] = {a0.x, a0.y, a0.z, a0.w}, f1[4] = {a1.x, a1.y, a1.z, a1.w};
+#pragma unroll
+                for (int i = 0; i < ATT_TILE / 8; i++) {
+                        mma_att(s[i], f0, k[i].x, k[i].y);
+                        mma_att(s[i], f1, k[i].z, k[i].w);
+                }
+        }
+        float mx[2] = {m[0], m[1]};
+#pragma unroll
+        for (int i = 0; i < ATT_TILE / 8; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                        const int r = e >> 1;
+                        int32_t p = p0 + i * 8 + 2 * (int32_t)t + (e & 1);
+                        float v = s[i][e] * a.scale;
+                        if (a.softcap != 0)
+                                v = a.softcap * tanhf(v / a.softcap);
+                        v = p >= rows.lo[r] && p < rows.hi[r] ? v * 1.4426950408889634f : -INFINITY;
+                        s[i][e] = v;
+                        mx[r] = fmaxf(mx[r], v);
+                }
+        float corr[2], sum[2] = {0, 0};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                mx[r] = fmaxf(mx[r], __shfl_xor_sync(~0u, mx[r], 1));
+                mx[r] = fmaxf(mx[r], __shfl_xor_sync(~0u, mx[r], 2));
+                if (mx[r] == -INFINITY) /* nothing seen yet */
+                        mx[r] = 0;
+                corr[r] = exp2f(m[r] - mx[r]);
+        }
+        uint32_t pf[ATT_TILE / 16][4];
+#pragma unroll
+        for (int i = 0; i < ATT_TILE / 8; i++) {
+                float e[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                        e[k] = exp2f(s[i][k] - mx[k >> 1]);
+                        sum[k >> 1] += e[k];
+                }
+                pf[i >> 1][(i & 1) * 2] = pack2(e[0], e[1]);
+                pf[i >> 1][(i & 1) * 2 + 1] = pack2(e[2], e[3]);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+                sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+                l[r] = __fmaf_rn(l[r], corr[r], sum[r]);
+                /* a row that has seen nothing keeps -infinity, so that the first tile it sees starts afresh */
+                m[r] = mx[r] == 0 && sum[r] == 0 && m[r] == -INFINITY ? -INFINITY : mx[r];
+        }
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+                o[j][0] *= corr[0];
+                o[j][1] *= corr[0];
+                o[j][2] *= corr[1];
+                o[j][3] *= corr[1];
+        }
+#pragma unroll
+        for (int k = 0; k < ATT_TILE / 16; k++) {
+                uint32_t sl[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                        sl[i] = slot[k * 16 + 2 * t + (i & 1) + (i >> 1) * 8];
+#pragma unroll
+                for (int c = 0; c < D / 64; c++) {
+                        uint4 v[4];
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                                v[i] = sl[i] == UINT32_MAX ? make_uint4(0, 0, 0, 0)
+                                                           : kv_load8<T>(vb + (size_t)sl[i] * a.kv.v_row_bytes, kvh * D + c * 64 + g * 8);
+#pragma unroll
+                        for (int j = 0; j < 8; j++)
+                                mma_att(o[c * 8 + j], pf[k], v_pair(v[0], v[1], j), v_pair(v[2], v[3], j));
+                }
+        }
+}
+
+/* Page look-ups of a tile, by the warp that reads it. */
+static __device__ __forceinline__ void att_slots(const attn_args &a, uint32_t seq, int32_t p0, int32_t end, uint32_t *slot) {
+        const uint32_t lane = threadIdx.x & 31;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < ATT_TILE / 32; i++) {
+                int32_t p = p0 + i * 32 + (int32_t)lane;
+                slot[i * 32 + lane] = p < end ? kv_slot(a.b, a.kv, seq, (uint32_t)p) : UINT32_MAX;
+        }
+        __syncwarp();
+}
+
+/*
+ * Grid: P: (tiles of 64 query rows over all sequences, KV heads); D: (splits, KV
+ * heads, rows). tiles: blockIdx.x counts the tiles of P sequences in order.
+ */
+template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_kernel(const attn_args a) {
+        extern __shared__ __align__(16) uint8_t sm[];
+        uint4 *qf_all = (uint4 *)sm;                                              /* [warps][D / 16][32] */
+        uint32_t *slot_all = (uint32_t *)(sm + ATT_WARPS * (D / 16) * 32 * 16);   /* [warps][ATT_TILE] */
+        float *part = (float *)(slot_all + ATT_WARPS * ATT_TILE);                 /* D: [warps][16][D + 2] */
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+        const uint32_t group = a.n_head / a.kv.n_head_kv, kvh = blockIdx.y;
+        uint4 *qf = qf_all + (ROLE_D ? 0 : warp * (D / 16) * 32);
+        uint32_t *slot = slot_all + warp * ATT_TILE;
+
+        pdl_next();
+        pdl_wait();
+        /* The sequence, and the first of the warp's query rows within it. */
+        uint32_t seq, q0 = 0, n_q, first = 0;
+        if (ROLE_D) {
+                first = a.row0 + blockIdx.z;
+                seq = a.b.seq[first];
+                n_q = group;
+        } else {
+                uint32_t tile = blockIdx.x;
+                for (seq = 0; seq < a.b.n_seq; seq++) {
+                        uint32_t s0 = a.b.seq_start[seq], n = a.b.seq_start[seq + 1] - s0;
+                        if (n == 0 || a.b.seq_rows[s0] < a.row0)
+                                continue;
+                        uint32_t nt = (n * group + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16);
+                        if (tile < nt)
+                                break;
+                        tile -= nt;
+                }
+                if (seq == a.b.n_seq)
+                        return;
+                n_q = (a.b.seq_start[seq + 1] - a.b.seq_start[seq]) * group;
+                /* late tiles see most: start them first */
+                uint32_t nt = (n_q + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16);
+                q0 = ((nt - 1 - tile) * ATT_WARPS + warp) * 16;
+        }
+        const uint32_t *seq_rows = a.b.seq_rows + a.b.seq_start[seq];
+        auto row_of = [&](uint32_t q) { return ROLE_D ? first : seq_rows[q / group]; };
+
+        att_rows rows;
+        int32_t lo = INT32_MAX, hi = 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                uint32_t q = q0 + g + 8 * r;
+                rows.lo[r] = rows.hi[r] = 0;
+                if (q < n_q) {
+                        int32_t pos = a.b.pos[row_of(q)];
+                        rows.hi[r] = (a.causal ? pos : a.b.seq_last[seq]) + 1;
+                        rows.lo[r] = a.window ? max(0, pos - (int32_t)a.window + 1) : 0;
+                        lo = min(lo, rows.lo[r]);
+                        hi = max(hi, rows.hi[r]);
+                }
+        }
+#pragma unroll
+        for (int s = 4; s < 32; s *= 2) {
+                lo = min(lo, __shfl_xor_sync(~0u, lo, s));
+                hi = max(hi, __shfl_xor_sync(~0u, hi, s));
+        }
+        /* Q to fragments: lane (g, t), step 2c + h: columns 32c + 8t + 4h .. + 3 of rows g and g + 8. */
+        if (!ROLE_D || warp == 0)
+                for (int c = 0; c < D / 32; c++) {
+                        float f[2][8];
+#pragma unroll
+                        for (int r = 0; r < 2; r++) {
+                                uint32_t q = q0 + g + 8 * r;
+                                const float *src = a.q + row_of(q < n_q ? q : 0) * a.q_stride + (size_t)(kvh * group + q % group) * a.q_head +
+                                                   c * 32 + t * 8;
+#pragma unroll
+                                for (int i = 0; i < 8; i++)
+                                        f[r][i] = q < n_q ? clamp16(src[i]) : 0;
+                        }
+#pragma unroll
+                        for (int h = 0; h < 2; h++)
+                                qf[(c * 2 + h) * 32 + lane] = make_uint4(pack2(f[0][4 * h], f[0][4 * h + 1]), pack2(f[1][4 * h], f[1][4 * h + 1]),
+                                                                         pack2(f[0][4 * h + 2], f[0][4 * h + 3]),
+                                                                         pack2(f[1][4 * h + 2], f[1][4 * h + 3]));
+                }
+        float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[D / 8][4];
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+                o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
+
+        if (ROLE_D) {
+                __syncthreads();
+                int32_t p0 = (int32_t)blockIdx.x * CUDA_SPLIT + (int32_t)warp * ATT_TILE;
+                if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo)
+                        return; /* the whole block: the merge knows */
+                if (p0 < hi && p0 + ATT_TILE > lo) {
+                        att_slots(a, seq, p0, hi, slot);
+                        att_tile<D, T>(a, qf, slot, kvh, p0, rows, m, l, o);
+                }
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        float *p = part + (warp * 16 + g + 8 * r) * (D + 2);
+                        if (g + 8 * r >= n_q)
+                                continue;
+#pragma unroll
+                        for (int j = 0; j < D / 8; j++) {
+                                uint32_t c = (j >> 3) * 64 + 2 * t * 8 + (j & 7);
+                                p[c] = o[j][2 * r];
+                                p[c + 8] = o[j][2 * r + 1];
+                        }
+                        if (t == 0) {
+                                p[D] = m[r];
+                                p[D + 1] = l[r];
+                        }
+                }
+                __syncthreads();
+                /* Warps in order; the merge of the splits works with natural exponents. */
+                for (uint32_t i = threadIdx.x; i < n_q * D; i += 128) {
+                        uint32_t q = i / D, c = i % D;
+                        float mm = -INFINITY, v = 0, ll = 0;
+                        for (int w = 0; w < ATT_WARPS; w++)
+                                mm = fmaxf(mm, part[(w * 16 + q) * (D + 2) + D]);
+                        for (int w = 0; w < ATT_WARPS; w++) {
+                                const float *p = part + (w * 16 + q) * (D + 2);
+                                float f = p[D] == -INFINITY ? 0 : exp2f(p[D] - mm);
+                                v = __fmaf_rn(f, p[c], v);
+                                ll = __fmaf_rn(f, p[D + 1], ll);
+                        }
+                        float *to = a.part + ((size_t)(blockIdx.z * a.n_head + kvh * group + q) * a.n_split + blockIdx.x) * (D + 2);
+                        to[c] = v;
+                        if (c == 0) {
+                                to[D] = mm == -INFINITY ? mm : mm * 0.6931471805599453f;
+                                to[D + 1] = ll;
+                        }
+                }
+                return;
+        }
+        __syncwarp();
+        if (q0 >= n_q)
+                return;
+        for (int32_t p0 = lo / ATT_TILE * ATT_TILE; p0 < hi; p0 += ATT_TILE) {
+                att_slots(a, seq, p0, hi, slot);
+                att_tile<D, T>(a, qf, slot, kvh, p0, rows, m, l, o);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                uint32_t q = q0 + g + 8 * r;
+                if (q >= n_q)
+                        continue;
+                const uint32_t head = kvh * group + q % group, row = row_of(q);
+                float f = 1;
+                if (a.sinks) {
+                        float sink = a.sinks[head] * 1.4426950408889634f, mn = fmaxf(m[r], sink);
+                        f = exp2f(m[r] - mn);
+                        l[r] = __fmaf_rn(l[r], f, exp2f(sink - mn));
+                }
+                f = l[r] > 0 ? f / l[r] : 0;
+                float *to = a.out + ((size_t)row * a.n_head + head) * D;
+                const float *gate = a.gate ? a.gate + row * a.gate_stride + (size_t)head * a.gate_head : NULL;
+#pragma unroll
+                for (int j = 0; j < D / 8; j++)
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                                uint32_t c = (j >> 3) * 64 + (2 * t + e) * 8 + (j & 7);
+                                float v = o[j][2 * r + e] * f;
+                                to[c] = gate ? v * sigmoid(gate[c]) : v;
+                        }
+        }
+}
+
+template <int D, int T> static int att_run(struct cuda_dev *d, attn_args a, uint32_t n_d_rows, uint32_t n_d, uint32_t n) {
+        const size_t smem = ATT_WARPS * (D / 16) * 32 * 16 + ATT_WARPS * ATT_TILE * 4;
+        const size_t smem_d = smem + ATT_WARPS * 16 * (D + 2) * sizeof(float);
+        const uint32_t group = a.n_head / a.kv.n_head_kv;
+        if (n_d_rows) {
+                CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_d), "attention");
+                return launch(d, "attention (role D)", att_kernel<D, T, true>, dim3(a.n_split, a.kv.n_head_kv, n_d_rows), 128, smem_d, a);
+        }
+        a.row0 = n_d; /* rows before are of role D */
+        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "attention");
+        return launch(d, "attention (role P)", att_kernel<D, T, false>,
+                      dim3(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv), 128, smem, a);
+}
