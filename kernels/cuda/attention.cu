@@ -70,6 +70,8 @@ template <int PER> __global__ void __launch_bounds__(128) attention_kernel(const
 
 /* Merges the splits of one (row, head); writes the D image where it can. */
 __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a) {
+        extern __shared__ float factor[]; /* [n_split] */
+        __shared__ float red[33];
         const uint32_t head = blockIdx.x, row = a.row0 + blockIdx.y, dv = a.kv.dv;
 
         pdl_next();
@@ -78,24 +80,29 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
         const uint32_t s1 = (uint32_t)last / CUDA_SPLIT + 1;
         const uint32_t s0 = a.window && pos - (int32_t)a.window + 1 > 0 ? (uint32_t)(pos - (int32_t)a.window + 1) / CUDA_SPLIT : 0;
         const float *p = a.part + (size_t)(blockIdx.y * a.n_head + head) * a.n_split * (dv + 2);
-        float m = a.sinks ? a.sinks[head] : -INFINITY, l;
-        for (uint32_t s = s0; s < s1; s++)
+        /* Each split's weight once: maxima and denominators are read side by side. */
+        float m = a.sinks ? a.sinks[head] : -INFINITY, l = 0;
+        for (uint32_t s = s0 + threadIdx.x; s < s1; s += blockDim.x)
                 m = fmaxf(m, p[(size_t)s * (dv + 2) + dv]);
-        l = a.sinks ? expf(a.sinks[head] - m) : 0;
-        for (uint32_t s = s0; s < s1; s++) {
+        m = block_max(m, red);
+        for (uint32_t s = s0 + threadIdx.x; s < s1; s += blockDim.x) {
                 float ms = p[(size_t)s * (dv + 2) + dv];
-                if (ms != -INFINITY)
-                        l += p[(size_t)s * (dv + 2) + dv + 1] * expf(ms - m);
+                factor[s - s0] = ms == -INFINITY ? 0 : expf(ms - m);
         }
+        __syncthreads();
+        for (uint32_t s = s0; s < s1; s++) /* in order, by every thread: the same bits everywhere */
+                l = factor[s - s0] != 0 ? __fmaf_rn(p[(size_t)s * (dv + 2) + dv + 1], factor[s - s0], l) : l;
+        if (a.sinks)
+                l += expf(a.sinks[head] - m);
         const float inv = l > 0 ? 1.0f / l : 0;
         const uint32_t dv32 = (dv + 31) & ~31u;
         for (uint32_t c = threadIdx.x; c < dv32; c += blockDim.x) {
                 float v = 0;
                 if (c < dv) {
+#pragma unroll 8
                         for (uint32_t s = s0; s < s1; s++) {
-                                float ms = p[(size_t)s * (dv + 2) + dv];
-                                if (ms != -INFINITY)
-                                        v = __fmaf_rn(expf(ms - m), p[(size_t)s * (dv + 2) + c], v);
+                                float w = factor[s - s0];
+                                v = w != 0 ? __fmaf_rn(w, p[(size_t)s * (dv + 2) + c], v) : v;
                         }
                         v *= inv;
                         if (a.gate)
@@ -167,7 +174,7 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                         r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
                 else
                         r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
-                if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, 0, a)) < 0)
+                if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, a.n_split * sizeof(float), a)) < 0)
                         return r;
         }
         if (!c->write_image)

@@ -74,13 +74,45 @@ struct att_rows { /* what a thread's two rows (g, g + 8) see */
         int32_t lo[2], hi[2]; /* positions [lo, hi) */
 };
 
-/* One tile: S = Q K^T, running softmax, O += P V. */
-template <int D, int T>
+/*
+ * Role D with f16 KV: a warp's whole tile of K and V is copied to shared memory
+ * at once, so that every byte is in flight together. Row strides in bytes keep
+ * the fragment loads (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V)
+ * free of bank conflicts.
+ */
+template <int D> struct att_stage {
+        static constexpr int K = 2 * D + 64, V = 2 * D + 16, BYTES = ATT_TILE * (K + V);
+};
+template <int D> static __device__ __forceinline__ void att_stage_tile(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
+        const uint32_t lane = threadIdx.x & 31, per = D / 8; /* 16-byte pieces of a row */
+#pragma unroll
+        for (int v = 0; v < 2; v++) {
+                const uint8_t *base = (const uint8_t *)(v ? a.kv.v : a.kv.k);
+                const size_t row_bytes = v ? a.kv.v_row_bytes : a.kv.k_row_bytes;
+                uint8_t *to = st + (v ? ATT_TILE * att_stage<D>::K : 0);
+#pragma unroll
+                for (uint32_t i = 0; i < ATT_TILE * per / 32; i++) {
+                        uint32_t row = (i * 32 + lane) / per, c = (i * 32 + lane) % per, sl = slot[row];
+                        int n = sl == UINT32_MAX ? 0 : 16;
+                        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(
+                                             to + row * (v ? att_stage<D>::V : att_stage<D>::K) + c * 16)),
+                                     "l"(base + (n ? (size_t)sl * row_bytes : 0) + (size_t)kvh * D * 2 + c * 16), "r"(n));
+                }
+                asm volatile("cp.async.commit_group;" ::: "memory");
+        }
+}
+
+/* One tile: S = Q K^T, running softmax, O += P V. st: the staged tile, or NULL. */
+template <int D, int T, bool STAGED>
 static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, const uint32_t *slot, uint32_t kvh, int32_t p0,
-                                                const att_rows &rows, float m[2], float l[2], float o[D / 8][4]) {
+                                                const att_rows &rows, float m[2], float l[2], float o[D / 8][4], const uint8_t *st) {
         const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         const uint8_t *kb = (const uint8_t *)a.kv.k, *vb = (const uint8_t *)a.kv.v;
         float s[ATT_TILE / 8][4];
+        if (STAGED) {
+                asm volatile("cp.async.wait_group 1;" ::: "memory");
+                __syncwarp();
+        }
 #pragma unroll
         for (int i = 0; i < ATT_TILE / 8; i++)
                 s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
@@ -89,6 +121,10 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 uint4 k[ATT_TILE / 8];
 #pragma unroll
                 for (int i = 0; i < ATT_TILE / 8; i++) {
+                        if (STAGED) {
+                                k[i] = *(const uint4 *)(st + (i * 8 + g) * att_stage<D>::K + c * 64 + t * 16);
+                                continue;
+                        }
                         uint32_t sl = slot[i * 8 + g];
                         k[i] = sl == UINT32_MAX ? make_uint4(0, 0, 0, 0) : kv_load8<T>(kb + (size_t)sl * a.kv.k_row_bytes, kvh * D + c * 32 + t * 8);
                 }
@@ -150,6 +186,10 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 o[j][2] *= corr[1];
                 o[j][3] *= corr[1];
         }
+        if (STAGED) {
+                asm volatile("cp.async.wait_group 0;" ::: "memory");
+                __syncwarp();
+        }
 #pragma unroll
         for (int k = 0; k < ATT_TILE / 16; k++) {
                 uint32_t sl[4];
@@ -161,7 +201,9 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                         uint4 v[4];
 #pragma unroll
                         for (int i = 0; i < 4; i++)
-                                v[i] = sl[i] == UINT32_MAX ? make_uint4(0, 0, 0, 0)
+                                v[i] = STAGED ? *(const uint4 *)(st + ATT_TILE * att_stage<D>::K +
+                                                                 (k * 16 + 2 * t + (i & 1) + (i >> 1) * 8) * att_stage<D>::V + c * 128 + g * 16)
+                                       : sl[i] == UINT32_MAX ? make_uint4(0, 0, 0, 0)
                                                            : kv_load8<T>(vb + (size_t)sl[i] * a.kv.v_row_bytes, kvh * D + c * 64 + g * 8);
 #pragma unroll
                         for (int j = 0; j < 8; j++)
@@ -188,9 +230,11 @@ static __device__ __forceinline__ void att_slots(const attn_args &a, uint32_t se
  */
 template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_kernel(const attn_args a) {
         extern __shared__ __align__(16) uint8_t sm[];
-        uint4 *qf_all = (uint4 *)sm;                                              /* [warps][D / 16][32] */
-        uint32_t *slot_all = (uint32_t *)(sm + ATT_WARPS * (D / 16) * 32 * 16);   /* [warps][ATT_TILE] */
-        float *part = (float *)(slot_all + ATT_WARPS * ATT_TILE);                 /* D: [warps][16][D + 2] */
+        constexpr bool STAGED = ROLE_D && T == K_F16 && D <= 128;
+        uint4 *qf_all = (uint4 *)sm;                                                          /* P: [warps], D: [1] of [D / 16][32] */
+        uint32_t *slot_all = (uint32_t *)(sm + (ROLE_D ? 1 : ATT_WARPS) * (D / 16) * 32 * 16); /* [warps][ATT_TILE] */
+        uint8_t *staged = (uint8_t *)(slot_all + ATT_WARPS * ATT_TILE);                       /* D: [warps] tiles; then part */
+        float *part = (float *)staged;                                                        /* D: [warps][16][D + 2] */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
         const uint32_t group = a.n_head / a.kv.n_head_kv, kvh = blockIdx.y;
         uint4 *qf = qf_all + (ROLE_D ? 0 : warp * (D / 16) * 32);
@@ -245,8 +289,8 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
                 hi = max(hi, __shfl_xor_sync(~0u, hi, s));
         }
         /* Q to fragments: lane (g, t), step 2c + h: columns 32c + 8t + 4h .. + 3 of rows g and g + 8. */
-        if (!ROLE_D || warp == 0)
-                for (int c = 0; c < D / 32; c++) {
+        auto make_q = [&]() {
+                for (int c = ROLE_D ? (int)warp : 0; c < D / 32; c += ROLE_D ? ATT_WARPS : 1) {
                         float f[2][8];
 #pragma unroll
                         for (int r = 0; r < 2; r++) {
@@ -263,20 +307,29 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
                                                                          pack2(f[0][4 * h + 2], f[0][4 * h + 3]),
                                                                          pack2(f[1][4 * h + 2], f[1][4 * h + 3]));
                 }
+        };
         float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[D / 8][4];
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
                 o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
 
         if (ROLE_D) {
-                __syncthreads();
+                uint8_t *st = staged + warp * att_stage<D>::BYTES;
                 int32_t p0 = (int32_t)blockIdx.x * CUDA_SPLIT + (int32_t)warp * ATT_TILE;
                 if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo)
                         return; /* the whole block: the merge knows */
-                if (p0 < hi && p0 + ATT_TILE > lo) {
+                const bool some = p0 < hi && p0 + ATT_TILE > lo;
+                if (some) {
                         att_slots(a, seq, p0, hi, slot);
-                        att_tile<D, T>(a, qf, slot, kvh, p0, rows, m, l, o);
+                        if (STAGED)
+                                att_stage_tile<D>(a, slot, kvh, st);
                 }
+                make_q();
+                __syncthreads();
+                if (some)
+                        att_tile<D, T, STAGED>(a, qf, slot, kvh, p0, rows, m, l, o, st);
+                if (STAGED)
+                        __syncthreads(); /* 'part' lies where the tiles were */
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                         float *p = part + (warp * 16 + g + 8 * r) * (D + 2);
@@ -315,12 +368,13 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
                 }
                 return;
         }
+        make_q();
         __syncwarp();
         if (q0 >= n_q)
                 return;
         for (int32_t p0 = lo / ATT_TILE * ATT_TILE; p0 < hi; p0 += ATT_TILE) {
                 att_slots(a, seq, p0, hi, slot);
-                att_tile<D, T>(a, qf, slot, kvh, p0, rows, m, l, o);
+                att_tile<D, T, false>(a, qf, slot, kvh, p0, rows, m, l, o, NULL);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -350,7 +404,8 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
 
 template <int D, int T> static int att_run(struct cuda_dev *d, attn_args a, uint32_t n_d_rows, uint32_t n_d, uint32_t n) {
         const size_t smem = ATT_WARPS * (D / 16) * 32 * 16 + ATT_WARPS * ATT_TILE * 4;
-        const size_t smem_d = smem + ATT_WARPS * 16 * (D + 2) * sizeof(float);
+        const size_t part = ATT_WARPS * 16 * (D + 2) * sizeof(float), tiles = T == K_F16 && D <= 128 ? ATT_WARPS * att_stage<D>::BYTES : 0;
+        const size_t smem_d = (D / 16) * 32 * 16 + ATT_WARPS * ATT_TILE * 4 + MAX(part, tiles);
         const uint32_t group = a.n_head / a.kv.n_head_kv;
         if (n_d_rows) {
                 CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_d), "attention");

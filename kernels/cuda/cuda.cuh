@@ -93,6 +93,7 @@ struct cuda_dev {
         int ordinal;
         bool exact, sm90, pdl;
         uint32_t n_sm;
+        size_t smem_sm; /* shared memory of a multiprocessor */
         cudaStream_t stream;
         char describe[400], error[200];
         bool lost;

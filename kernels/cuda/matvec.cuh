@@ -150,45 +150,105 @@ static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4],
         }
 }
 
-template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 3 : NT == 2 ? 2 : 1) matvec_kernel(const matvec_args a) {
+static __device__ __forceinline__ void copy16(uint8_t *to, const uint8_t *from) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+}
+/* A plane's part of a tile, 16 bytes a lane. */
+template <int BYTES> static __device__ __forceinline__ void copy_plane(uint8_t *to, const uint8_t *from, uint32_t lane) {
+#pragma unroll
+        for (int i = 0; i < (BYTES + 511) / 512; i++)
+                if ((i + 1) * 512 <= BYTES || i * 512 + lane * 16 < BYTES)
+                        copy16(to + i * 512 + lane * 16, from + i * 512 + lane * 16);
+}
+
+/*
+ * Each warp has a ring of tiles of its own in shared memory, filled by
+ * asynchronous copies RING tiles ahead, across the row groups that its block
+ * goes through: what is in flight depends on no register and on no other warp.
+ * The first tiles are asked for before the predecessor's results are waited for.
+ */
+template <int TYPE, int NT> struct matvec_shape {
+        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+        static constexpr int STAGE = TB.code + TB.high + TB.scale + TB.super;
+        static constexpr int RING = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : 4;
+        static constexpr size_t red_bytes(uint32_t warps) { return (size_t)warps * 16 * 8 * NT * sizeof(float); }
+        static constexpr size_t smem(uint32_t warps) { return (size_t)warps * STAGE * RING + red_bytes(warps); }
+};
+
+template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 4 ? 1 : 2) matvec_kernel(const matvec_args a) {
         typedef qtype<TYPE> Q;
-        extern __shared__ float red[]; /* [warps][16][8 NT] */
+        typedef matvec_shape<TYPE, NT> SH;
+        constexpr int RING = SH::RING, STAGE = SH::STAGE;
+        extern __shared__ __align__(16) uint8_t ring_all[]; /* [warps][RING][STAGE], then red */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-        const uint32_t per_block = blockDim.x / 32 / a.ks; /* row groups of this block */
-        const uint32_t rg_all = blockIdx.x * per_block + warp / a.ks, part = warp % a.ks;
-        const bool active = rg_all < a.n_rg;
-        uint32_t o = 0;
-        while (o + 1 < a.n_out && rg_all >= a.out[o + 1].rg0)
-                o++;
-        const uint32_t rg = rg_all - a.out[o].rg0;
-        const uint32_t sb0 = part * a.per_warp, sb1 = active ? min(sb0 + a.per_warp, a.n_sb) : sb0;
+        float *red = (float *)(ring_all + (blockDim.x >> 5) * RING * STAGE); /* [warps][16][8 NT] */
+        uint8_t *ring = ring_all + warp * RING * STAGE;
+        const uint32_t per_block = blockDim.x / 32 / a.ks, part = warp % a.ks; /* row groups side by side in this block */
+        const uint32_t rg_first = blockIdx.x * per_block, rg_step = gridDim.x * per_block;
+        const uint32_t rounds = rg_first < a.n_rg ? (a.n_rg - rg_first + rg_step - 1) / rg_step : 0;
+        const uint32_t sb0 = part * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
         uint32_t expert = 0, c0 = 0, n = a.jobs.n;
-        Q cur;
+        uint32_t pi = 0, pt = 0, slot_in = 0; /* next tile to ask for */
+        bool by_expert = false;
+
+        auto ask = [&]() {
+                uint32_t rg = rg_first + warp / a.ks + pi * rg_step;
+                if (pi < rounds && rg < a.n_rg) {
+                        uint32_t o = 0;
+                        while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
+                                o++;
+                        const tile_src s = tile_at(a.out[o].w, by_expert ? (size_t)expert * a.out[o].expert_stride : 0,
+                                                   (size_t)(rg - a.out[o].rg0) * a.n_sb + sb0 + pt);
+                        uint8_t *to = ring + slot_in * STAGE;
+                        copy_plane<SH::TB.code>(to, s.code, lane);
+                        if (SH::TB.high)
+                                copy_plane<SH::TB.high>(to + SH::TB.code, s.high, lane);
+                        if (SH::TB.scale)
+                                copy_plane<SH::TB.scale>(to + SH::TB.code + SH::TB.high, s.scale, lane);
+                        if (SH::TB.super)
+                                copy_plane<SH::TB.super>(to + SH::TB.code + SH::TB.high + SH::TB.scale, s.super, lane);
+                        if (++pt == tiles) {
+                                pt = 0;
+                                pi++;
+                        }
+                }
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                slot_in = slot_in + 1 == RING ? 0 : slot_in + 1;
+        };
+        auto start = [&]() {
+                pi = pt = slot_in = 0;
+#pragma unroll
+                for (int i = 0; i < RING; i++)
+                        ask();
+        };
 
         pdl_next();
-        if (!a.jobs.expert && !a.jobs.per_expert && sb0 < sb1)
-                cur.load(tile_at(a.out[o].w, 0, (size_t)rg * a.n_sb + sb0), lane); /* weights: before the wait */
+        const bool lists = a.jobs.expert || a.jobs.per_expert;
+        if (!lists)
+                start(); /* weights: before the wait */
         pdl_wait();
-        if (a.jobs.expert) {
-                expert = a.jobs.expert[blockIdx.y];
+        if (lists) {
+                expert = a.jobs.per_expert ? blockIdx.y : a.jobs.expert[blockIdx.y];
                 if (expert == UINT32_MAX)
                         return;
-                c0 = a.jobs.start[blockIdx.y];
-                n = a.jobs.count[blockIdx.y];
-        } else if (a.jobs.per_expert) {
-                expert = blockIdx.y;
+                if (!a.jobs.per_expert) {
+                        c0 = a.jobs.start[blockIdx.y];
+                        n = a.jobs.count[blockIdx.y];
+                }
+                by_expert = true;
+                start();
         }
-        const size_t off = (size_t)expert * a.out[o].expert_stride;
-        bool loaded = !a.jobs.expert && !a.jobs.per_expert;
 
         for (uint32_t cb = 0; cb < n; cb += 8 * NT) {
-                float acc[NT][4];
                 const uint8_t *bx[NT], *cx[NT][2];
+                uint32_t slot_out = 0;
+                if (cb > 0) {
+                        asm volatile("cp.async.wait_all;" ::: "memory");
+                        __syncwarp();
+                        start();
+                }
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                                acc[nt][i] = 0;
                         uint32_t col[3] = {cb + nt * 8 + g, cb + nt * 8 + 2 * t, cb + nt * 8 + 2 * t + 1};
                         const uint8_t *p[3];
 #pragma unroll
@@ -202,50 +262,72 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 3 :
                         cx[nt][0] = p[1];
                         cx[nt][1] = p[2];
                 }
-                /* Many warps in flight rather than many tiles of one warp: registers go to occupancy. */
+                for (uint32_t i = 0; i < rounds; i++) {
+                        float acc[NT][4];
+#pragma unroll
+                        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                                for (int k = 0; k < 4; k++)
+                                        acc[nt][k] = 0;
+                        if (rg_first + warp / a.ks + i * rg_step < a.n_rg)
 #pragma unroll 1
-                for (uint32_t sb = sb0; sb < sb1; sb++) {
-                        if (!loaded)
-                                cur.load(tile_at(a.out[o].w, off, (size_t)rg * a.n_sb + sb), lane);
-                        loaded = false;
-                        matvec_tile<Q, NT>(cur, acc, bx, cx, a.kpad, sb);
-                }
+                                for (uint32_t k = 0; k < tiles; k++) {
+                                        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
+                                        __syncwarp();
+                                        const uint8_t *from = ring + slot_out * STAGE;
+                                        Q w;
+                                        w.template load<true>(tile_src{from, from + SH::TB.code, from + SH::TB.code + SH::TB.high,
+                                                                       from + SH::TB.code + SH::TB.high + SH::TB.scale}, lane);
+                                        __syncwarp();
+                                        ask(); /* into the place just read */
+                                        slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
+                                        matvec_tile<Q, NT>(w, acc, bx, cx, a.kpad, sb0 + k);
+                                }
 #pragma unroll
-                for (int nt = 0; nt < NT; nt++)
+                        for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-                        for (int i = 0; i < 4; i++)
-                                red[(warp * 16 + g + 8 * (i >> 1)) * (8 * NT) + nt * 8 + 2 * t + (i & 1)] = acc[nt][i];
-                __syncthreads();
-                for (uint32_t i = threadIdx.x; i < per_block * 16 * 8 * NT; i += blockDim.x) {
-                        uint32_t r = i & 15, c = (i >> 4) % (8 * NT), b = (i >> 4) / (8 * NT);
-                        uint32_t ga = blockIdx.x * per_block + b, q = 0;
-                        if (ga >= a.n_rg || cb + c >= n)
-                                continue;
-                        while (q + 1 < a.n_out && ga >= a.out[q + 1].rg0)
-                                q++;
-                        const matvec_out &mo = a.out[q];
-                        uint32_t row = (ga - mo.rg0) * 16 + r;
-                        if (row >= mo.rows)
-                                continue;
-                        float s = red[((b * a.ks) * 16 + r) * (8 * NT) + c];
-                        for (uint32_t k = 1; k < a.ks; k++)
-                                s = __fadd_rn(s, red[((b * a.ks + k) * 16 + r) * (8 * NT) + c]);
-                        if (mo.scale)
-                                s = __fmul_rn(s, mo.scale[mo.many_scales ? expert : 0]);
-                        if (mo.bias)
-                                s = __fadd_rn(s, mo.bias[(size_t)expert * mo.bias_stride + row]);
-                        uint32_t yr = a.jobs.y_row ? a.jobs.y_row[c0 + cb + c] : c0 + cb + c;
-                        mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = s;
+                                for (int k = 0; k < 4; k++)
+                                        red[(warp * 16 + g + 8 * (k >> 1)) * (8 * NT) + nt * 8 + 2 * t + (k & 1)] = acc[nt][k];
+                        __syncthreads();
+                        for (uint32_t e = threadIdx.x; e < per_block * 16 * 8 * NT; e += blockDim.x) {
+                                uint32_t r = e & 15, c = (e >> 4) % (8 * NT), b = (e >> 4) / (8 * NT);
+                                uint32_t rg = rg_first + b + i * rg_step, q = 0;
+                                if (rg >= a.n_rg || cb + c >= n)
+                                        continue;
+                                while (q + 1 < a.n_out && rg >= a.out[q + 1].rg0)
+                                        q++;
+                                const matvec_out &mo = a.out[q];
+                                uint32_t row = (rg - mo.rg0) * 16 + r;
+                                if (row >= mo.rows)
+                                        continue;
+                                float s = red[((b * a.ks) * 16 + r) * (8 * NT) + c];
+                                for (uint32_t k = 1; k < a.ks; k++)
+                                        s = __fadd_rn(s, red[((b * a.ks + k) * 16 + r) * (8 * NT) + c]);
+                                if (mo.scale)
+                                        s = __fmul_rn(s, mo.scale[mo.many_scales ? expert : 0]);
+                                if (mo.bias)
+                                        s = __fadd_rn(s, mo.bias[(size_t)expert * mo.bias_stride + row]);
+                                uint32_t yr = a.jobs.y_row ? a.jobs.y_row[c0 + cb + c] : c0 + cb + c;
+                                mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = s;
+                        }
+                        __syncthreads();
                 }
-                __syncthreads();
         }
 }
 
+template <int TYPE, int NT> static int matvec_run(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid, const char *what) {
+        const size_t smem = matvec_shape<TYPE, NT>::smem(threads / 32);
+        /* Persistent blocks: as many as are resident, shared among the jobs. */
+        const uint32_t resident = d->n_sm * (NT == 4 || d->smem_sm < 2 * smem + 2048 ? 1 : 2);
+        grid.x = MIN(grid.x, MAX(resident / grid.y, 1u));
+        CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
+        return launch(d, what, matvec_kernel<TYPE, NT>, grid, threads, smem, a);
+}
+
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid) {
-        size_t smem = (size_t)(threads / 32) * 16 * 8 * sizeof(float);
         if (a.jobs.n <= 8)
-                return launch(d, "product (int8, 8 columns)", matvec_kernel<TYPE, 1>, grid, threads, smem, a);
+                return matvec_run<TYPE, 1>(d, a, threads, grid, "product (int8, 8 columns)");
         if (a.jobs.n <= 16)
-                return launch(d, "product (int8, 16 columns)", matvec_kernel<TYPE, 2>, grid, threads, smem * 2, a);
-        return launch(d, "product (int8, 32 columns)", matvec_kernel<TYPE, 4>, grid, threads, smem * 4, a);
+                return matvec_run<TYPE, 2>(d, a, threads, grid, "product (int8, 16 columns)");
+        return matvec_run<TYPE, 4>(d, a, threads, grid, "product (int8, 32 columns)");
 }

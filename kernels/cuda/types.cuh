@@ -26,6 +26,10 @@ static __device__ __forceinline__ uint4 ldg16(const void *p) {
                      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
         return r;
 }
+/* From shared memory (S) or from the matrix itself. */
+template <bool S> static __device__ __forceinline__ uint4 ld16(const void *p) {
+        return S ? *(const uint4 *)p : ldg16(p);
+}
 static __device__ __forceinline__ float half_lo(uint32_t v) { return __half2float(__ushort_as_half((unsigned short)(v & 0xffff))); }
 static __device__ __forceinline__ float half_hi(uint32_t v) { return __half2float(__ushort_as_half((unsigned short)(v >> 16))); }
 /* Word i of a uint4 whose index is a constant after unrolling. */
@@ -57,17 +61,17 @@ static __device__ __forceinline__ void lut8(const lut16 &l, uint32_t w, uint32_t
 
 /* P4 words of kb: rows g and g + 8. */
 struct p4 { uint4 v[4]; };
-static __device__ __forceinline__ void p4_load(p4 &p, const uint8_t *code, uint32_t lane) {
+template <bool S> static __device__ __forceinline__ void p4_load(p4 &p, const uint8_t *code, uint32_t lane) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-                p.v[i] = ldg16(code + (i * 32 + lane) * 16);
+                p.v[i] = ld16<S>(code + (i * 32 + lane) * 16);
 }
 static __device__ __forceinline__ uint32_t p4_word(const p4 &p, int kb, int r) { return word4(p.v[kb >> 1], (kb & 1) * 2 + r); }
 struct p2 { uint4 v[2]; };
-static __device__ __forceinline__ void p2_load(p2 &p, const uint8_t *code, uint32_t lane) {
+template <bool S> static __device__ __forceinline__ void p2_load(p2 &p, const uint8_t *code, uint32_t lane) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-                p.v[i] = ldg16(code + (i * 32 + lane) * 16);
+                p.v[i] = ld16<S>(code + (i * 32 + lane) * 16);
 }
 /* Two fields of 2 bits per byte, at bits 0 and 2 after the shift. */
 static __device__ __forceinline__ uint32_t p2_word(const p2 &p, int kb, int r) {
@@ -84,17 +88,17 @@ template <int T> struct qtype;
 
 /* ---- 32-wide blocks: f16 scales [g][row][8] ------------------------------------------ */
 struct scale16 { uint4 d[2]; };
-static __device__ __forceinline__ void scale16_load(scale16 &s, const uint8_t *p, uint32_t lane) {
-        s.d[0] = ldg16(p + (lane >> 2) * 32);
-        s.d[1] = ldg16(p + (lane >> 2) * 32 + 16);
+template <bool S> static __device__ __forceinline__ void scale16_load(scale16 &s, const uint8_t *p, uint32_t lane) {
+        s.d[0] = ld16<S>(p + (lane >> 2) * 32);
+        s.d[1] = ld16<S>(p + (lane >> 2) * 32 + 16);
 }
 struct scale32 { uint4 d[2], m[2]; };
-static __device__ __forceinline__ void scale32_load(scale32 &s, const uint8_t *p, uint32_t lane) {
+template <bool S> static __device__ __forceinline__ void scale32_load(scale32 &s, const uint8_t *p, uint32_t lane) {
         p += (lane >> 2) * 64;
-        s.d[0] = ldg16(p);
-        s.m[0] = ldg16(p + 16);
-        s.d[1] = ldg16(p + 32);
-        s.m[1] = ldg16(p + 48);
+        s.d[0] = ld16<S>(p);
+        s.m[0] = ld16<S>(p + 16);
+        s.d[1] = ld16<S>(p + 32);
+        s.m[1] = ld16<S>(p + 48);
 }
 
 struct q_base {
@@ -105,7 +109,7 @@ struct q_base {
 template <> struct qtype<K_Q4_0> : q_base {
         static constexpr float MUL = 16;
         p4 q; scale16 s;
-        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); scale16_load(s, t.scale, lane); }
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); scale16_load<S>(s, t.scale, lane); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -122,7 +126,7 @@ template <> struct qtype<K_Q4_0> : q_base {
 template <> struct qtype<K_Q4_1> : q_base {
         static constexpr bool HAS_MIN = true;
         p4 q; scale32 s;
-        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); scale32_load(s, t.scale, lane); }
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); scale32_load<S>(s, t.scale, lane); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -139,10 +143,10 @@ template <> struct qtype<K_Q4_1> : q_base {
 template <> struct qtype<K_Q5_0> : q_base {
         static constexpr float MUL = 8;
         p4 q; uint4 h; scale16 s;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load(q, t.code, lane);
-                h = ldg16(t.high + lane * 16);
-                scale16_load(s, t.scale, lane);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load<S>(q, t.code, lane);
+                h = ld16<S>(t.high + lane * 16);
+                scale16_load<S>(s, t.scale, lane);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -160,10 +164,10 @@ template <> struct qtype<K_Q5_0> : q_base {
 template <> struct qtype<K_Q5_1> : q_base {
         static constexpr bool HAS_MIN = true;
         p4 q; uint4 h; scale32 s;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load(q, t.code, lane);
-                h = ldg16(t.high + lane * 16);
-                scale32_load(s, t.scale, lane);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load<S>(q, t.code, lane);
+                h = ld16<S>(t.high + lane * 16);
+                scale32_load<S>(s, t.scale, lane);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -180,11 +184,11 @@ template <> struct qtype<K_Q5_1> : q_base {
 
 template <> struct qtype<K_Q8_0> : q_base {
         uint4 q[8]; scale16 s;
-        __device__ void load(const tile_src &t, uint32_t lane) {
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                        q[i] = ldg16(t.code + (i * 32 + lane) * 16);
-                scale16_load(s, t.scale, lane);
+                        q[i] = ld16<S>(t.code + (i * 32 + lane) * 16);
+                scale16_load<S>(s, t.scale, lane);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 a[0] = q[kb].x;
@@ -203,7 +207,7 @@ template <> struct qtype<K_Q8_0> : q_base {
 
 template <> struct qtype<K_IQ4_NL> : q_base {
         p4 q; scale16 s;
-        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); scale16_load(s, t.scale, lane); }
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); scale16_load<S>(s, t.scale, lane); }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_IQ4;
                 lut8(l, p4_word(q, kb, 0), a[0], a[2]);
@@ -216,7 +220,7 @@ template <> struct qtype<K_IQ4_NL> : q_base {
 
 template <> struct qtype<K_MXFP4> : q_base {
         p4 q; uint4 e; /* exponents of rows g (x, y) and g + 8 (z, w) */
-        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); e = ldg16(t.scale + (lane >> 2) * 16); }
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); e = ld16<S>(t.scale + (lane >> 2) * 16); }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_FP4;
                 lut8(l, p4_word(q, kb, 0), a[0], a[2]);
@@ -234,10 +238,10 @@ template <> struct qtype<K_MXFP4> : q_base {
 template <> struct qtype<K_NVFP4> : q_base {
         static constexpr bool N16 = true;
         p4 q; uint4 e[2];
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load(q, t.code, lane);
-                e[0] = ldg16(t.scale + (lane >> 2) * 32);
-                e[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load<S>(q, t.code, lane);
+                e[0] = ld16<S>(t.scale + (lane >> 2) * 32);
+                e[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_FP4;
@@ -258,9 +262,9 @@ template <> struct qtype<K_NVFP4> : q_base {
 template <> struct qtype<K_IQ4_XS> : q_base {
         static constexpr bool SUPER = true;
         p4 q; uint4 s; uint32_t d;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load(q, t.code, lane);
-                s = ldg16(t.scale + (lane >> 2) * 16);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load<S>(q, t.code, lane);
+                s = ld16<S>(t.scale + (lane >> 2) * 16);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
@@ -278,10 +282,10 @@ template <> struct qtype<K_IQ4_XS> : q_base {
 /* Q4_K and Q5_K's 16-byte head: d, dmin, then 6-bit scales and mins; unpacked to bytes, 8 + 8. */
 struct khead {
         uint32_t dm[2], sc[2][2], mn[2][2];
-        __device__ void load(const uint8_t *p, uint32_t lane) {
+        template <bool S> __device__ void load(const uint8_t *p, uint32_t lane) {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                        uint4 v = ldg16(p + (lane >> 2) * 32 + r * 16);
+                        uint4 v = ld16<S>(p + (lane >> 2) * 32 + r * 16);
                         dm[r] = v.x;
                         sc[r][0] = v.y;
                         mn[r][0] = v.z;
@@ -299,7 +303,7 @@ struct khead {
 template <> struct qtype<K_Q4_K> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
         p4 q; khead h;
-        __device__ void load(const tile_src &t, uint32_t lane) { p4_load(q, t.code, lane); h.load(t.scale, lane); }
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); h.template load<S>(t.scale, lane); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -322,10 +326,10 @@ template <> struct qtype<K_Q4_K> : q_base {
 template <> struct qtype<K_Q5_K> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
         p4 q; uint4 b; khead h;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load(q, t.code, lane);
-                b = ldg16(t.high + lane * 16);
-                h.load(t.scale, lane);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load<S>(q, t.code, lane);
+                b = ld16<S>(t.high + lane * 16);
+                h.template load<S>(t.scale, lane);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -350,11 +354,11 @@ template <> struct qtype<K_Q6_K> : q_base {
         static constexpr bool SUPER = true, N16 = true;
         static constexpr float MUL = 4;
         p4 q; p2 b; uint4 s[2]; uint32_t d;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load(q, t.code, lane);
-                p2_load(b, t.high, lane);
-                s[0] = ldg16(t.scale + (lane >> 2) * 32);
-                s[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p4_load<S>(q, t.code, lane);
+                p2_load<S>(b, t.high, lane);
+                s[0] = ld16<S>(t.scale + (lane >> 2) * 32);
+                s[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
@@ -374,11 +378,11 @@ template <> struct qtype<K_Q3_K> : q_base {
         static constexpr bool SUPER = true, N16 = true;
         static constexpr float MUL = 32;
         p2 q; uint4 b; uint4 s[2]; uint32_t d;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p2_load(q, t.code, lane);
-                b = ldg16(t.high + lane * 16);
-                s[0] = ldg16(t.scale + (lane >> 2) * 32);
-                s[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p2_load<S>(q, t.code, lane);
+                b = ld16<S>(t.high + lane * 16);
+                s[0] = ld16<S>(t.scale + (lane >> 2) * 32);
+                s[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
@@ -397,10 +401,10 @@ template <> struct qtype<K_Q3_K> : q_base {
 template <> struct qtype<K_Q2_K> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true, N16 = true;
         p2 q; uint4 s[2]; uint2 d;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p2_load(q, t.code, lane);
-                s[0] = ldg16(t.scale + (lane >> 2) * 32);
-                s[1] = ldg16(t.scale + (lane >> 2) * 32 + 16);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p2_load<S>(q, t.code, lane);
+                s[0] = ld16<S>(t.scale + (lane >> 2) * 32);
+                s[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
                 d = *(const uint2 *)(t.super + (lane >> 2) * 8);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
@@ -425,8 +429,8 @@ template <> struct qtype<K_Q2_K> : q_base {
 template <> struct qtype<K_TQ2_0> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
         p2 q; uint32_t d;
-        __device__ void load(const tile_src &t, uint32_t lane) {
-                p2_load(q, t.code, lane);
+        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+                p2_load<S>(q, t.code, lane);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
@@ -459,6 +463,24 @@ template <class Q> static __device__ __forceinline__ void tile_value(const Q &w,
                 float p = __fmul_rn(ds, sbyte_at(bytes, j));
                 v[j] = Q::HAS_MIN ? __fsub_rn(p, ms) : p;
         }
+}
+
+/* Bytes of a tile's planes, as cuda_layout_planes() has them (checked in a test). */
+struct tile_bytes { int code, high, scale, super; };
+template <int T> static __host__ __device__ constexpr tile_bytes tile_bytes_of() {
+        return T == K_Q4_0 || T == K_IQ4_NL || T == K_NVFP4 ? tile_bytes{2048, 0, 256, 0}
+             : T == K_Q4_1  ? tile_bytes{2048, 0, 512, 0}
+             : T == K_Q5_0  ? tile_bytes{2048, 512, 256, 0}
+             : T == K_Q5_1  ? tile_bytes{2048, 512, 512, 0}
+             : T == K_Q8_0  ? tile_bytes{4096, 0, 256, 0}
+             : T == K_MXFP4 ? tile_bytes{2048, 0, 128, 0}
+             : T == K_Q2_K  ? tile_bytes{1024, 0, 256, 64}
+             : T == K_Q3_K  ? tile_bytes{1024, 512, 256, 32}
+             : T == K_Q4_K  ? tile_bytes{2048, 0, 256, 0}
+             : T == K_Q5_K  ? tile_bytes{2048, 512, 256, 0}
+             : T == K_Q6_K  ? tile_bytes{2048, 1024, 256, 32}
+             : T == K_IQ4_XS ? tile_bytes{2048, 0, 128, 32}
+                             : tile_bytes{1024, 0, 0, 32}; /* TQ1_0, TQ2_0 */
 }
 
 /* Calls F with the type as a constant; every type that has planes. */
