@@ -90,8 +90,11 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
                 factor[s - s0] = ms == -INFINITY ? 0 : expf(ms - m);
         }
         __syncthreads();
-        for (uint32_t s = s0; s < s1; s++) /* in order, by every thread: the same bits everywhere */
-                l = factor[s - s0] != 0 ? __fmaf_rn(p[(size_t)s * (dv + 2) + dv + 1], factor[s - s0], l) : l;
+#pragma unroll 8
+        for (uint32_t s = s0; s < s1; s++) { /* in order, by every thread: the same bits everywhere */
+                float f = factor[s - s0], d = p[(size_t)s * (dv + 2) + dv + 1];
+                l = f != 0 ? __fmaf_rn(d, f, l) : l;
+        }
         if (a.sinks)
                 l += expf(a.sinks[head] - m);
         const float inv = l > 0 ? 1.0f / l : 0;
@@ -101,8 +104,8 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
                 if (c < dv) {
 #pragma unroll 8
                         for (uint32_t s = s0; s < s1; s++) {
-                                float w = factor[s - s0];
-                                v = w != 0 ? __fmaf_rn(w, p[(size_t)s * (dv + 2) + c], v) : v;
+                                float w = factor[s - s0], e = p[(size_t)s * (dv + 2) + c];
+                                v = w != 0 ? __fmaf_rn(w, e, v) : v;
                         }
                         v *= inv;
                         if (a.gate)
@@ -153,27 +156,34 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
         if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > 1024 || a.kv.dv > 1024)
                 return -EINVAL;
         const attn_mma mma = d->exact ? NULL : mma_for(a);
-        if (mma && b->n_d < b->n && (r = mma(d, a, 0, b->n_d, b->n)) < 0)
-                return r;
-        const uint32_t end = mma ? MIN(b->n_d, b->n) : b->n; /* rows still to do, by splits */
+        const uint32_t n_d = MIN(b->n_d, b->n);
+        uint32_t end = b->n; /* rows that go by splits */
+        if (mma && n_d < b->n) {
+                if ((r = mma(d, a, 0, n_d, b->n)) < 0)
+                        return r;
+                if (r == 0)
+                        end = n_d;
+        }
         size_t per_row = (size_t)a.n_head * a.n_split * (a.kv.dv + 2) * sizeof(float);
         uint32_t rows = (uint32_t)MIN(d->s_attn_bytes / per_row, (size_t)65535);
         if (rows == 0) {
                 cuda_fail(d, cudaErrorMemoryAllocation, "attention scratch");
                 return -E2BIG;
         }
-        for (uint32_t r0 = 0; r0 < end; r0 += rows) {
-                uint32_t n = MIN(rows, end - r0), per = DIV_ROUND_UP(MAX(a.kv.dk, a.kv.dv), 32u);
-                dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
+        for (uint32_t r0 = 0, n; r0 < end; r0 += n) {
+                const uint32_t stop = r0 < n_d ? MIN(n_d, end) : end, per = DIV_ROUND_UP(MAX(a.kv.dk, a.kv.dv), 32u);
+                n = MIN(rows, stop - r0);
+                const dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
                 a.row0 = r0;
-                if (mma)
-                        r = mma(d, a, n, b->n_d, b->n);
-                else if (per <= 4)
-                        r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
-                else if (per <= 8)
-                        r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
-                else
-                        r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
+                r = mma && r0 < n_d ? mma(d, a, n, n_d, b->n) : 1;
+                if (r == 1) {
+                        if (per <= 4)
+                                r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
+                        else if (per <= 8)
+                                r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
+                        else
+                                r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
+                }
                 if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, a.n_split * sizeof(float), a)) < 0)
                         return r;
         }

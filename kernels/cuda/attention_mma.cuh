@@ -10,7 +10,8 @@
  * absolute grid with a running maximum (arXiv:2205.14135). A tile in which a row
  * sees nothing leaves that row's bits alone, so they do not depend on the
  * warp's other rows.
- *   role P  the warp walks all tiles; four warps of a block have adjacent rows
+ *   role P  the block walks all tiles that any of its four warps sees; tiles are
+ *           copied to shared memory for all of them, one ahead
  *   role D  one position; a block has one split of CUDA_SPLIT tokens, its warps
  *           one tile each, merged in order; attention_merge_kernel does the rest
  *
@@ -102,14 +103,33 @@ template <int D> static __device__ __forceinline__ void att_stage_tile(const att
         }
 }
 
+/* Role P: the block's threads copy a tile for all its warps, converting other types on the way. */
+template <int D, int T> static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
+        constexpr uint32_t per = D / 8;
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < 2 * ATT_TILE * per; i += ATT_WARPS * 32) {
+                const uint32_t v = i / (ATT_TILE * per), row = i / per % ATT_TILE, c = i % per, sl = slot[row];
+                uint8_t *to = st + (v ? ATT_TILE * att_stage<D>::K + row * att_stage<D>::V : row * att_stage<D>::K) + c * 16;
+                const uint8_t *from = (const uint8_t *)(v ? a.kv.v : a.kv.k) + (sl == UINT32_MAX ? 0 : (size_t)sl * (v ? a.kv.v_row_bytes : a.kv.k_row_bytes));
+                if (T == K_F16) {
+                        int n = sl == UINT32_MAX ? 0 : 16;
+                        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                                     "l"(from + (size_t)kvh * D * 2 + c * 16), "r"(n));
+                } else {
+                        *(uint4 *)to = sl == UINT32_MAX ? make_uint4(0, 0, 0, 0) : kv_load8<T>(from, kvh * D + c * 8);
+                }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
 /* One tile: S = Q K^T, running softmax, O += P V. st: the staged tile, or NULL. */
-template <int D, int T, bool STAGED>
+template <int D, int T, bool STAGED, bool WAIT>
 static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, const uint32_t *slot, uint32_t kvh, int32_t p0,
                                                 const att_rows &rows, float m[2], float l[2], float o[D / 8][4], const uint8_t *st) {
         const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         const uint8_t *kb = (const uint8_t *)a.kv.k, *vb = (const uint8_t *)a.kv.v;
         float s[ATT_TILE / 8][4];
-        if (STAGED) {
+        if (WAIT) {
                 asm volatile("cp.async.wait_group 1;" ::: "memory");
                 __syncwarp();
         }
@@ -186,7 +206,7 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 o[j][2] *= corr[1];
                 o[j][3] *= corr[1];
         }
-        if (STAGED) {
+        if (WAIT) {
                 asm volatile("cp.async.wait_group 0;" ::: "memory");
                 __syncwarp();
         }
@@ -228,9 +248,8 @@ static __device__ __forceinline__ void att_slots(const attn_args &a, uint32_t se
  * Grid: P: (tiles of 64 query rows over all sequences, KV heads); D: (splits, KV
  * heads, rows). tiles: blockIdx.x counts the tiles of P sequences in order.
  */
-template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_kernel(const attn_args a) {
+template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bounds__(128) att_kernel(const attn_args a) {
         extern __shared__ __align__(16) uint8_t sm[];
-        constexpr bool STAGED = ROLE_D && T == K_F16 && D <= 128;
         uint4 *qf_all = (uint4 *)sm;                                                          /* P: [warps], D: [1] of [D / 16][32] */
         uint32_t *slot_all = (uint32_t *)(sm + (ROLE_D ? 1 : ATT_WARPS) * (D / 16) * 32 * 16); /* [warps][ATT_TILE] */
         uint8_t *staged = (uint8_t *)(slot_all + ATT_WARPS * ATT_TILE);                       /* D: [warps] tiles; then part */
@@ -327,7 +346,7 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
                 make_q();
                 __syncthreads();
                 if (some)
-                        att_tile<D, T, STAGED>(a, qf, slot, kvh, p0, rows, m, l, o, st);
+                        att_tile<D, T, STAGED, STAGED>(a, qf, slot, kvh, p0, rows, m, l, o, st);
                 if (STAGED)
                         __syncthreads(); /* 'part' lies where the tiles were */
 #pragma unroll
@@ -369,13 +388,42 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
                 return;
         }
         make_q();
-        __syncwarp();
+        /* The block's range, then two tiles in turn: one is read while the next one comes. */
+        __shared__ int32_t range[2];
+        if (threadIdx.x == 0) {
+                range[0] = INT32_MAX;
+                range[1] = 0;
+        }
+        __syncthreads();
+        if (lane == 0 && lo < hi) {
+                atomicMin(&range[0], lo);
+                atomicMax(&range[1], hi);
+        }
+        __syncthreads();
+        const int32_t first_p = range[0] / ATT_TILE * ATT_TILE, end = range[1];
+        auto slots_of = [&](int32_t p0, uint32_t *to) {
+                if (threadIdx.x < ATT_TILE) {
+                        int32_t p = p0 + (int32_t)threadIdx.x;
+                        to[threadIdx.x] = p < end ? kv_slot(a.b, a.kv, seq, (uint32_t)p) : UINT32_MAX;
+                }
+        };
+        slots_of(first_p, slot_all);
+        __syncthreads();
+        att_stage_block<D, T>(a, slot_all, kvh, staged);
+        uint32_t turn = 0;
+        for (int32_t p0 = first_p; p0 < end; p0 += ATT_TILE, turn ^= 1) {
+                const bool more = p0 + ATT_TILE < end;
+                if (more)
+                        slots_of(p0 + ATT_TILE, slot_all + (turn ^ 1) * ATT_TILE);
+                asm volatile("cp.async.wait_group 0;" ::: "memory");
+                __syncthreads();
+                if (more)
+                        att_stage_block<D, T>(a, slot_all + (turn ^ 1) * ATT_TILE, kvh, staged + (turn ^ 1) * att_stage<D>::BYTES);
+                if (p0 < hi && p0 + ATT_TILE > lo)
+                        att_tile<D, T, true, false>(a, qf, slot, kvh, p0, rows, m, l, o, staged + turn * att_stage<D>::BYTES);
+        }
         if (q0 >= n_q)
                 return;
-        for (int32_t p0 = lo / ATT_TILE * ATT_TILE; p0 < hi; p0 += ATT_TILE) {
-                att_slots(a, seq, p0, hi, slot);
-                att_tile<D, T, false>(a, qf, slot, kvh, p0, rows, m, l, o, NULL);
-        }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
                 uint32_t q = q0 + g + 8 * r;
@@ -402,17 +450,28 @@ template <int D, int T, bool ROLE_D> __global__ void __launch_bounds__(128) att_
         }
 }
 
+template <int D, int T, bool ROLE_D, bool STAGED>
+static int att_launch(struct cuda_dev *d, const attn_args &a, dim3 grid, size_t smem) {
+        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, ROLE_D, STAGED>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "attention");
+        return launch(d, ROLE_D ? "attention (role D)" : "attention (role P)", att_kernel<D, T, ROLE_D, STAGED>, grid, 128, smem, a);
+}
+
+/* 1: this card has too little shared memory for it. Staged or not, role D has the same bits. */
 template <int D, int T> static int att_run(struct cuda_dev *d, attn_args a, uint32_t n_d_rows, uint32_t n_d, uint32_t n) {
-        const size_t smem = ATT_WARPS * (D / 16) * 32 * 16 + ATT_WARPS * ATT_TILE * 4;
-        const size_t part = ATT_WARPS * 16 * (D + 2) * sizeof(float), tiles = T == K_F16 && D <= 128 ? ATT_WARPS * att_stage<D>::BYTES : 0;
-        const size_t smem_d = (D / 16) * 32 * 16 + ATT_WARPS * ATT_TILE * 4 + MAX(part, tiles);
+        const size_t slots = ATT_WARPS * ATT_TILE * 4, frags = (D / 16) * 32 * 16, part = ATT_WARPS * 16 * (D + 2) * sizeof(float);
         const uint32_t group = a.n_head / a.kv.n_head_kv;
+
         if (n_d_rows) {
-                CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_d), "attention");
-                return launch(d, "attention (role D)", att_kernel<D, T, true>, dim3(a.n_split, a.kv.n_head_kv, n_d_rows), 128, smem_d, a);
+                const dim3 grid(a.n_split, a.kv.n_head_kv, n_d_rows);
+                const size_t plain = frags + slots + part, staged = frags + slots + MAX(part, (size_t)ATT_WARPS * att_stage<D>::BYTES);
+                if (T == K_F16 && D <= 128 && staged <= d->smem_block)
+                        return att_launch<D, T, true, T == K_F16 && D <= 128>(d, a, grid, staged);
+                return plain <= d->smem_block ? att_launch<D, T, true, false>(d, a, grid, plain) : 1;
         }
+        const size_t smem = ATT_WARPS * frags + slots + 2 * att_stage<D>::BYTES;
         a.row0 = n_d; /* rows before are of role D */
-        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "attention");
-        return launch(d, "attention (role P)", att_kernel<D, T, false>,
-                      dim3(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv), 128, smem, a);
+        if (smem > d->smem_block)
+                return 1;
+        return att_launch<D, T, false, true>(
+                d, a, dim3(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv), smem);
 }

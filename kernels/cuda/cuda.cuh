@@ -93,7 +93,7 @@ struct cuda_dev {
         int ordinal;
         bool exact, sm90, pdl;
         uint32_t n_sm;
-        size_t smem_sm; /* shared memory of a multiprocessor */
+        size_t smem_sm, smem_block; /* shared memory of a multiprocessor, and the most of a block */
         cudaStream_t stream;
         char describe[400], error[200];
         bool lost;

@@ -149,6 +149,7 @@ extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, c
         d->exact = o->exact;
         d->n_sm = (uint32_t)p.multiProcessorCount;
         d->smem_sm = p.sharedMemPerMultiprocessor;
+        d->smem_block = p.sharedMemPerBlockOptin;
         d->sm90 = p.major == 9 && o->variant != k_cuda_options::K_CUDA_VARIANT_PORTABLE;
         d->pdl = p.major >= 9;
         r = dev_init(d);

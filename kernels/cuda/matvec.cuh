@@ -33,23 +33,24 @@ struct matvec_args {
         struct jobs jobs;
 };
 
-static __device__ __forceinline__ void mma_s8_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+/* c = start + a b */
+static __device__ __forceinline__ void mma_s8_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int start) {
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
 }
-static __device__ __forceinline__ void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                     : "r"(a0), "r"(a1), "r"(b0));
+static __device__ __forceinline__ void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
+        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+            : "r"(a0), "r"(a1), "r"(b0), "r"(start));
 }
 
 /* An int accumulator that starts here reads as a float 2^23 * 1.5 + sum: exact for |sum| < 2^22 (at most 32 * 127 * 128). */
 #define INT_BIAS 0x4b400000
 static __device__ __forceinline__ float int_sum(int c) { return __int_as_float(c) - 12582912.0f; }
 
-/* One tile: 16 rows x 256 columns against 8 NT activations. */
-template <class Q, int NT>
+/* One tile: 16 rows x 256 columns against 8 NT activations, or only one; the same operations for each. */
+template <class Q, int NT, bool ONE>
 static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4], const uint8_t *const bx[NT],
                                                    const uint8_t *const cx[NT][2], uint32_t kpad, uint32_t sb) {
         float tacc[NT][4], tmin[NT][4];
@@ -66,7 +67,7 @@ static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4],
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-                        for (int j = 0; j < 2; j++)
+                        for (int j = 0; j < (ONE ? 1 : 2); j++)
                                 dx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + (sb * 8 + k4 * 4) * 4) : make_float4(0, 0, 0, 0);
 #pragma unroll
                 for (int k2 = 0; k2 < 2; k2++) {
@@ -77,7 +78,7 @@ static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4],
                                 b[nt] = bx[nt] ? *(const uint4 *)(bx[nt] + sb * 256 + (k4 * 2 + k2) * 64) : make_uint4(0, 0, 0, 0);
                                 if (Q::HAS_MIN)
 #pragma unroll
-                                        for (int j = 0; j < 2; j++)
+                                        for (int j = 0; j < (ONE ? 1 : 2); j++)
                                                 sx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + kpad / 8 +
                                                                                           (sb * 16 + (k4 * 2 + k2) * 4) * 4)
                                                                       : make_float4(0, 0, 0, 0);
@@ -93,8 +94,6 @@ static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4],
 #pragma unroll
                                         for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
                                                 sc[r][h] = w.scale(kb, h, r);
-                                                if (!Q::SUPER && Q::MUL != 1)
-                                                        sc[r][h] = __fmul_rn(sc[r][h], INV);
                                                 mn[r][h] = Q::HAS_MIN ? w.min(kb, h, r) : 0;
                                         }
 #pragma unroll
@@ -103,14 +102,16 @@ static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4],
                                         float *to = Q::SUPER ? tacc[nt] : acc[nt];
 #pragma unroll
                                         for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                                int c[4] = {INT_BIAS, INT_BIAS, INT_BIAS, INT_BIAS};
+                                                int c[4];
                                                 if (Q::N16)
-                                                        mma_s8_k16(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0);
+                                                        mma_s8_k16(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0, INT_BIAS);
                                                 else
-                                                        mma_s8_k32(c, a, b0, b1);
+                                                        mma_s8_k32(c, a, b0, b1, INT_BIAS);
 #pragma unroll
                                                 for (int i = 0; i < 4; i++) {
                                                         const int r = i >> 1, j = i & 1;
+                                                        if (ONE && j) /* there is only column 0 */
+                                                                continue;
                                                         const int x = k2 * 2 + k1;
                                                         float4 dv = dx[nt][j];
                                                         float d = x == 0 ? dv.x : x == 1 ? dv.y : x == 2 ? dv.z : dv.w;
@@ -175,7 +176,7 @@ template <int TYPE, int NT> struct matvec_shape {
         static constexpr size_t smem(uint32_t warps) { return (size_t)warps * STAGE * RING + red_bytes(warps); }
 };
 
-template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 4 ? 1 : 2) matvec_kernel(const matvec_args a) {
+template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT == 4 ? 1 : ONE ? 3 : 2) matvec_kernel(const matvec_args a) {
         typedef qtype<TYPE> Q;
         typedef matvec_shape<TYPE, NT> SH;
         constexpr int RING = SH::RING, STAGE = SH::STAGE;
@@ -191,22 +192,31 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 4 ? 1 :
         uint32_t pi = 0, pt = 0, slot_in = 0; /* next tile to ask for */
         bool by_expert = false;
 
+        tile_src src = {};
         auto ask = [&]() {
-                uint32_t rg = rg_first + warp / a.ks + pi * rg_step;
-                if (pi < rounds && rg < a.n_rg) {
-                        uint32_t o = 0;
-                        while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
-                                o++;
-                        const tile_src s = tile_at(a.out[o].w, by_expert ? (size_t)expert * a.out[o].expert_stride : 0,
-                                                   (size_t)(rg - a.out[o].rg0) * a.n_sb + sb0 + pt);
+                if (pi < rounds && (pt || rg_first + warp / a.ks + pi * rg_step < a.n_rg)) {
+                        if (pt == 0) { /* a new row group */
+                                uint32_t rg = rg_first + warp / a.ks + pi * rg_step, o = 0;
+                                while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
+                                        o++;
+                                src = tile_at(a.out[o].w, by_expert ? (size_t)expert * a.out[o].expert_stride : 0,
+                                              (size_t)(rg - a.out[o].rg0) * a.n_sb + sb0);
+                        }
                         uint8_t *to = ring + slot_in * STAGE;
-                        copy_plane<SH::TB.code>(to, s.code, lane);
-                        if (SH::TB.high)
-                                copy_plane<SH::TB.high>(to + SH::TB.code, s.high, lane);
-                        if (SH::TB.scale)
-                                copy_plane<SH::TB.scale>(to + SH::TB.code + SH::TB.high, s.scale, lane);
-                        if (SH::TB.super)
-                                copy_plane<SH::TB.super>(to + SH::TB.code + SH::TB.high + SH::TB.scale, s.super, lane);
+                        copy_plane<SH::TB.code>(to, src.code, lane);
+                        src.code += SH::TB.code;
+                        if (SH::TB.high) {
+                                copy_plane<SH::TB.high>(to + SH::TB.code, src.high, lane);
+                                src.high += SH::TB.high;
+                        }
+                        if (SH::TB.scale) {
+                                copy_plane<SH::TB.scale>(to + SH::TB.code + SH::TB.high, src.scale, lane);
+                                src.scale += SH::TB.scale;
+                        }
+                        if (SH::TB.super) {
+                                copy_plane<SH::TB.super>(to + SH::TB.code + SH::TB.high + SH::TB.scale, src.super, lane);
+                                src.super += SH::TB.super;
+                        }
                         if (++pt == tiles) {
                                 pt = 0;
                                 pi++;
@@ -269,6 +279,7 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 4 ? 1 :
 #pragma unroll
                                 for (int k = 0; k < 4; k++)
                                         acc[nt][k] = 0;
+                        constexpr float INV = Q::SUPER ? 1.0f : 1.0f / Q::MUL; /* a power of two: exact at the end too */
                         if (rg_first + warp / a.ks + i * rg_step < a.n_rg)
 #pragma unroll 1
                                 for (uint32_t k = 0; k < tiles; k++) {
@@ -281,13 +292,13 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 4 ? 1 :
                                         __syncwarp();
                                         ask(); /* into the place just read */
                                         slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
-                                        matvec_tile<Q, NT>(w, acc, bx, cx, a.kpad, sb0 + k);
+                                        matvec_tile<Q, NT, ONE>(w, acc, bx, cx, a.kpad, sb0 + k);
                                 }
 #pragma unroll
                         for (int nt = 0; nt < NT; nt++)
 #pragma unroll
                                 for (int k = 0; k < 4; k++)
-                                        red[(warp * 16 + g + 8 * (k >> 1)) * (8 * NT) + nt * 8 + 2 * t + (k & 1)] = acc[nt][k];
+                                        red[(warp * 16 + g + 8 * (k >> 1)) * (8 * NT) + nt * 8 + 2 * t + (k & 1)] = __fmul_rn(acc[nt][k], INV);
                         __syncthreads();
                         for (uint32_t e = threadIdx.x; e < per_block * 16 * 8 * NT; e += blockDim.x) {
                                 uint32_t r = e & 15, c = (e >> 4) % (8 * NT), b = (e >> 4) / (8 * NT);
@@ -315,19 +326,22 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 4 ? 1 :
         }
 }
 
-template <int TYPE, int NT> static int matvec_run(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid, const char *what) {
+template <int TYPE, int NT, bool ONE> static int matvec_run(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid, const char *what) {
         const size_t smem = matvec_shape<TYPE, NT>::smem(threads / 32);
         /* Persistent blocks: as many as are resident, shared among the jobs. */
-        const uint32_t resident = d->n_sm * (NT == 4 || d->smem_sm < 2 * smem + 2048 ? 1 : 2);
+        const uint32_t most = NT == 4 ? 1 : ONE ? 3 : 2, fit = (uint32_t)MAX(d->smem_sm / (smem + 1024), (size_t)1);
+        const uint32_t resident = d->n_sm * MIN(most, fit);
         grid.x = MIN(grid.x, MAX(resident / grid.y, 1u));
-        CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
-        return launch(d, what, matvec_kernel<TYPE, NT>, grid, threads, smem, a);
+        CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
+        return launch(d, what, matvec_kernel<TYPE, NT, ONE>, grid, threads, smem, a);
 }
 
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid) {
+        if (a.jobs.n == 1)
+                return matvec_run<TYPE, 1, true>(d, a, threads, grid, "product (int8, 1 column)");
         if (a.jobs.n <= 8)
-                return matvec_run<TYPE, 1>(d, a, threads, grid, "product (int8, 8 columns)");
+                return matvec_run<TYPE, 1, false>(d, a, threads, grid, "product (int8, 8 columns)");
         if (a.jobs.n <= 16)
-                return matvec_run<TYPE, 2>(d, a, threads, grid, "product (int8, 16 columns)");
-        return matvec_run<TYPE, 4>(d, a, threads, grid, "product (int8, 32 columns)");
+                return matvec_run<TYPE, 2, false>(d, a, threads, grid, "product (int8, 16 columns)");
+        return matvec_run<TYPE, 4, false>(d, a, threads, grid, "product (int8, 32 columns)");
 }
