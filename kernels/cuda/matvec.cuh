@@ -172,17 +172,19 @@ template <int TYPE, int NT> struct matvec_shape {
         static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
         static constexpr int STAGE = TB.code + TB.high + TB.scale + TB.super;
         static constexpr int RING = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : 4;
-        static constexpr size_t red_bytes(uint32_t warps) { return (size_t)warps * 16 * 8 * NT * sizeof(float); }
+        static constexpr bool TWO = NT < 4; /* sums of two row groups: one barrier each instead of two */
+        static constexpr size_t red_bytes(uint32_t warps) { return (size_t)warps * 16 * 8 * NT * sizeof(float) * (TWO ? 2 : 1); }
         static constexpr size_t smem(uint32_t warps) { return (size_t)warps * STAGE * RING + red_bytes(warps); }
 };
 
-template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT == 4 ? 1 : ONE ? 3 : 2) matvec_kernel(const matvec_args a) {
+template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT == 4 ? 1 : 2) matvec_kernel(const matvec_args a) {
         typedef qtype<TYPE> Q;
         typedef matvec_shape<TYPE, NT> SH;
         constexpr int RING = SH::RING, STAGE = SH::STAGE;
         extern __shared__ __align__(16) uint8_t ring_all[]; /* [warps][RING][STAGE], then red */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-        float *red = (float *)(ring_all + (blockDim.x >> 5) * RING * STAGE); /* [warps][16][8 NT] */
+        float *red_all = (float *)(ring_all + (blockDim.x >> 5) * RING * STAGE); /* [TWO ? 2 : 1][warps][16][8 NT] */
+        uint32_t red_turn = 0;
         uint8_t *ring = ring_all + warp * RING * STAGE;
         const uint32_t per_block = blockDim.x / 32 / a.ks, part = warp % a.ks; /* row groups side by side in this block */
         const uint32_t rg_first = blockIdx.x * per_block, rg_step = gridDim.x * per_block;
@@ -253,6 +255,7 @@ template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT 
                 const uint8_t *bx[NT], *cx[NT][2];
                 uint32_t slot_out = 0;
                 if (cb > 0) {
+                        __syncthreads(); /* sums of the columns before */
                         asm volatile("cp.async.wait_all;" ::: "memory");
                         __syncwarp();
                         start();
@@ -294,14 +297,19 @@ template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT 
                                         slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
                                         matvec_tile<Q, NT, ONE>(w, acc, bx, cx, a.kpad, sb0 + k);
                                 }
+                        float *red = red_all + (SH::TWO ? red_turn * (blockDim.x >> 5) * 16 * 8 * NT : 0);
+                        red_turn ^= 1;
 #pragma unroll
                         for (int nt = 0; nt < NT; nt++)
 #pragma unroll
                                 for (int k = 0; k < 4; k++)
-                                        red[(warp * 16 + g + 8 * (k >> 1)) * (8 * NT) + nt * 8 + 2 * t + (k & 1)] = __fmul_rn(acc[nt][k], INV);
+                                        if (!ONE || (t == 0 && !(k & 1)))
+                                                red[(warp * 16 + g + 8 * (k >> 1)) * (8 * NT) + nt * 8 + 2 * t + (k & 1)] = __fmul_rn(acc[nt][k], INV);
                         __syncthreads();
-                        for (uint32_t e = threadIdx.x; e < per_block * 16 * 8 * NT; e += blockDim.x) {
-                                uint32_t r = e & 15, c = (e >> 4) % (8 * NT), b = (e >> 4) / (8 * NT);
+                        /* With one column the sums are a warp's work, another warp's each time; the others go on. */
+                        const bool mine = !ONE || warp == i % (blockDim.x >> 5);
+                        for (uint32_t e = ONE ? lane : threadIdx.x; mine && e < per_block * 16 * (ONE ? 1 : 8 * NT); e += ONE ? 32 : blockDim.x) {
+                                uint32_t r = e & 15, c = ONE ? 0 : (e >> 4) % (8 * NT), b = ONE ? e >> 4 : (e >> 4) / (8 * NT);
                                 uint32_t rg = rg_first + b + i * rg_step, q = 0;
                                 if (rg >= a.n_rg || cb + c >= n)
                                         continue;
@@ -321,7 +329,8 @@ template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT 
                                 uint32_t yr = a.jobs.y_row ? a.jobs.y_row[c0 + cb + c] : c0 + cb + c;
                                 mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = s;
                         }
-                        __syncthreads();
+                        if (!SH::TWO)
+                                __syncthreads();
                 }
         }
 }
@@ -329,7 +338,7 @@ template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT 
 template <int TYPE, int NT, bool ONE> static int matvec_run(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid, const char *what) {
         const size_t smem = matvec_shape<TYPE, NT>::smem(threads / 32);
         /* Persistent blocks: as many as are resident, shared among the jobs. */
-        const uint32_t most = NT == 4 ? 1 : ONE ? 3 : 2, fit = (uint32_t)MAX(d->smem_sm / (smem + 1024), (size_t)1);
+        const uint32_t most = NT == 4 ? 1 : 2, fit = (uint32_t)MAX(d->smem_sm / (smem + 1024), (size_t)1);
         const uint32_t resident = d->n_sm * MIN(most, fit);
         grid.x = MIN(grid.x, MAX(resident / grid.y, 1u));
         CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
