@@ -28,6 +28,7 @@ static int run(struct cli *c) {
         if (!r) {
                 g.model = source.src;
                 g.kind = HEARTH_FIM;
+                g.exact = true; /* as run */
                 g.prefix = prefix.data ? prefix.data : "";
                 g.suffix = suffix.data ? suffix.data : c->args.suffix ? c->args.suffix : "";
                 r = cli_answer(c, &g, &a);

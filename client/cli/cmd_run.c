@@ -99,6 +99,7 @@ static int run(struct cli *c) {
         if (!r) {
                 g.model = source.src;
                 g.kind = c->args.raw ? HEARTH_COMPLETE : HEARTH_CHAT;
+                g.exact = true; /* one question, one answer: it may not depend on what was answered before */
                 g.prompt = prompt.data;
                 g.n_prompt = prompt.len;
                 g.system = c->args.system;

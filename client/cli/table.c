@@ -20,6 +20,10 @@ void cli_table_add(struct cli_table *t, const char *fmt, ...) {
         va_start(ap, fmt);
         vsnprintf(cell, sizeof(cell), fmt, ap);
         va_end(ap);
+        /* One cell, one row: a client's name or a model's must not make up rows of its own. */
+        for (char *p = cell; *p; p++)
+                if (*p == '\n' || *p == '\t' || *p == '\r')
+                        *p = '?';
         more = h_realloc(t->cells, (t->n_cells + 1) * sizeof(*more));
         if (!more)
                 return;

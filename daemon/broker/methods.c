@@ -104,6 +104,9 @@ int methods_dispatch(struct session *se, struct schema_msg *m, struct frame *f, 
 
         if (!se->hello && m->type != WIRE_hello)
                 return h_error_set(err, HEARTH_E_protocol, "the first message of a connection must be hello with a version");
+        /* An answer with id 0 speaks of the connection: there is none that could be given to this request alone. */
+        if (m->kind == KIND_REQUEST && m->id == 0)
+                return h_error_set(err, HEARTH_E_protocol, "a request's id must not be 0");
         if (!fn)
                 return h_error_set(err, HEARTH_E_bad_request, "a %s message is for clients, not for the daemon",
                                    wire_schema.descs[m->type].name);

@@ -510,8 +510,10 @@ void models_worker_lost(struct server *s, const char *how) {
 
         /* Nothing is dispatched from here on. */
         list_foreach(m, &s->models, struct model, link)
-                if (m->state == MODEL_READY)
+                if (m->state == MODEL_READY) {
                         m->state = MODEL_OPENING;
+                        m->loading_since_ms = server_now(s);
+                }
         /* Newest first, each to the front: the oldest ends up first. Ending one may end others: begin anew each time. */
         for (struct list *l = s->requests.prev; l != &s->requests;) {
                 struct request *rq = CONTAINER_OF(l, struct request, link);

@@ -157,6 +157,16 @@ static void cancel(struct task *t, const char *reason) {
         finish(t, reason, NULL);
 }
 
+/* The grammar's machine gave up: it keeps at most so many readings of a text, and so many nodes for them. */
+static void fail_grammar(struct task *t, int r) {
+        struct h_error err = {};
+
+        if (r == -E2BIG)
+                r = h_error_set(&err, HEARTH_E_grammar_invalid, "after %llu tokens the grammar or schema allows too many ways to read "
+                                "the text; write it with fewer alternatives that begin alike", (unsigned long long)t->n_generated);
+        fail(t, r, &err, "the grammar");
+}
+
 static void on_token(struct task *t, const struct eng_result *res, uint64_t now) {
         const char *end, *stop = NULL;
         struct h_error err = {};
@@ -290,15 +300,18 @@ static void on_result(struct wmodel *m, struct task *t, const struct eng_item *i
                 reply_progress(t);
 }
 
-static int masks(struct wmodel *m, const struct step_plan *p) {
+/* False: one can't be had. That request alone is ended, and the step must be composed anew without it. */
+static bool masks(struct wmodel *m, const struct step_plan *p) {
         for (size_t i = 0; i < p->n; i++) {
                 struct task *t = m->in_step[i];
                 int r = t->grammar_state && (m->items[i].want & ENG_WANT_SAMPLE) ? grammar_state_mask(t->grammar_state, t->mask) : 0;
 
-                if (r < 0)
-                        return r;
+                if (r < 0) {
+                        fail_grammar(t, r);
+                        return false;
+                }
         }
-        return 0;
+        return true;
 }
 
 /* False: nothing to do. */
@@ -313,12 +326,11 @@ static bool step(struct worker *w, struct wmodel *m) {
                 return false;
         atomic_store(&w->busy, true);
         before = now_us();
-        r = masks(m, &p);
-        if (r == 0) {
-                device_take(w, false);
-                r = eng_step(m->context, m->items, p.n, m->results, &err);
-                device_give(w);
-        }
+        if (!masks(m, &p))
+                return true;
+        device_take(w, false);
+        r = eng_step(m->context, m->items, p.n, m->results, &err);
+        device_give(w);
         now = now_us();
         atomic_fetch_add(&w->steps, 1);
         if (r == ENG_NO_PAGES && prefix_drop_oldest(m))

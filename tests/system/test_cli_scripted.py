@@ -75,7 +75,7 @@ def test_run():
     with Fixture(answer()) as f:
         check(f.run("run", "smollm2", "Name three colours.", stdin=None), 0, "Red, blue and green.\n", "")
         (g,) = f.sent("generate")
-        assert g == {"model": "smollm2", "kind": "chat", "prompt": "Name three colours."}, g
+        assert g == {"model": "smollm2", "kind": "chat", "prompt": "Name three colours.", "exact": True}, g
         assert f.daemon.client_name == "hearth run"
 
 
@@ -108,7 +108,8 @@ def test_options():
         want = {"model": "m", "kind": "chat", "prompt": "p", "system": "be brief", "max_tokens": 5, "temperature": 0.0, "top_k": 1,
                 "top_p": 0.5, "min_p": 0.1, "repeat_penalty": 1.1, "presence_penalty": -1.0, "frequency_penalty": 0.5,
                 "penalty_last": 0, "bias_ids": struct.pack("<2I", 5, 6), "bias_values": struct.pack("<2f", float("-inf"), 1.5),
-                "seed": 2**64 - 1, "stop": ["a", "b"], "logprobs": 3, "json_schema": "{}", "deadline_ms": 1500, "template_vars": "{}"}
+                "seed": 2**64 - 1, "stop": ["a", "b"], "logprobs": 3, "json_schema": "{}", "deadline_ms": 1500, "template_vars": "{}",
+                "exact": True}  # one answer, whatever was answered before
         assert g == want, {k: (g.get(k), want.get(k)) for k in g.keys() | want.keys() if g.get(k) != want.get(k)}
         for bad in (["--top-p", "2"], ["--temperature", "-1"], ["--logit-bias", "x"], ["--logprobs", "21"], ["-n", "0"],
                     ["--deadline", "0"], ["--json-schema", "/nonexistent"], ["--raw", "--system", "x"]):
@@ -256,15 +257,16 @@ def test_tables():
             stream.send(REPLY, ident, "ps", {"requests": [
                 {"request": 1, "client": "nvim", "pid": 3121, "user": "ada", "model": "smollm2", "phase": "decode", "n_generated": 212,
                  "n_prompt": 100, "n_cached": 96, "tokens_per_s": 240.2, "age_ms": 1100},
-                {"request": 2, "client": "notes", "user": "bob", "model": "smollm2", "phase": "queued", "position": 1, "wait_ms": 300}]})
+                {"request": 2, "client": "notes\nroot", "user": "bob", "model": "smollm2", "phase": "queued", "position": 1, "wait_ms": 300}]})
         elif method == "status":
             stream.send(REPLY, ident, "status", {"daemon": "0.1", "protocol": 1, "uptime_ms": 5000, "metrics": [{"name": "m", "value": 2}]})
         else:
             answer()(stream, ident, method, fields)
     with Fixture(handler) as f:
+        # a newline in a client's name makes no row of its own
         check(f.run("ps"), 0, "CLIENT       USER  MODEL    SLOT  PHASE   TOKENS  TOK/S  CACHED   AGE\n"
                               "nvim (3121)  ada   smollm2  0     decode     212    240     96%  1.1s\n"
-                              "notes        bob   smollm2  -     queued       -      -       -  0.0s  (position 1, about 0.3s)\n", "")
+                              "notes?root   bob   smollm2  -     queued       -      -       -  0.0s  (position 1, about 0.3s)\n", "")
         check(f.run("models"), 0, "NAME        SIZE  TYPE  WHERE    CONTEXT  SLOTS  IDLE\n"
                                   "smollm2 *  94 MB  Q4_1  memory   8k       4      3m\n"
                                   "llama-70b  94 MB  Q4_1  on disk  -        -      -\n", "")

@@ -188,6 +188,13 @@ def requests():
         fails("messages-empty", chat("plain", messages="[]"))
         fails("schema-invalid", lambda: c.generate(model="tiny", prompt="a", json_schema='{"type": "tree"}'))
         fails("grammar-invalid", lambda: c.generate(model="tiny", prompt="a", grammar='root ::= "a" |\nthing'))
+        # Met in mid-answer, by the machine that reads along; a neighbour in the same steps must not end with it.
+        other = c.start("generate", {"model": "tiny", "prompt": "a", "max_tokens": 200, "seed": 3, "credits": 1})
+        assert any(e[1] == "tokens" for e in iter(lambda: c.next_of(other), None)), "no token"
+        c.call("credit", {"request": other, "n": 1000})
+        fails("grammar-ambiguous", lambda: c.generate(model="tiny", prompt="a", temperature=0, grammar="root ::= a\n"
+              "a ::= [a-z] a [a-z] | [a-z] a | b\nb ::= [a-z] b [a-z] | [a-z] | [a-z] a"))
+        assert list(c.events(other))[-1][2]["finish"] in ("stop", "length"), "the neighbour"
         fails("schema-and-grammar", lambda: c.generate(model="tiny", prompt="a", grammar='root ::= "a"', json_schema="{}"))
 
 

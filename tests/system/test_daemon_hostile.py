@@ -132,6 +132,22 @@ def wrong_versions():
         c.close()
 
 
+def id_zero():
+    """A request with id 0, whose answer could not be told from the connection's own, closes it; also as hello."""
+    with daemon() as d, bystander(d):
+        for greet, method, fields in ((True, "generate", {"model": "tiny", "prompt": "x"}), (False, "hello", {"version": 1})):
+            c = Client(d.path, greet=greet)
+            c.send(REQUEST, 0, method, fields)
+            kind, ident, _, f = c.receive()
+            assert (kind, ident, f["code"]) == (ERROR, 0, "protocol") and "id" in f["message"], (kind, ident, f)
+            try:
+                c.receive()
+                raise AssertionError("the connection goes on after a request with id 0")
+            except Closed:
+                pass
+            c.close()
+
+
 def wrong_messages():
     """Well-framed messages that are wrong in themselves are answered, and the connection goes on."""
     with daemon() as d, bystander(d), Client(d.path) as c:
@@ -287,5 +303,5 @@ def quotas():
         assert c.call("ping") == {}
 
 
-sys.exit(run_tests([garbage, oversized_frames, half_frames, wrong_versions, wrong_messages, bad_utf8_is_refused, fds_nobody_asked_for,
+sys.exit(run_tests([garbage, oversized_frames, half_frames, wrong_versions, id_zero, wrong_messages, bad_utf8_is_refused, fds_nobody_asked_for,
                     floods, many_connections, random_frames, silence, quotas]))
