@@ -202,6 +202,10 @@ static int finish_status(struct cli_answer *a, const char *finish) {
                 return cli_fail(a->cli, EX_TEMPFAIL, "a newer request took this one's place");
         if (strcmp(finish, "context") == 0)
                 cli_fail(a->cli, 0, "the model's context is full; the answer ends here");
+        /* Prose may end anywhere; half a JSON text is of no use to whom it is piped to. */
+        if (strcmp(finish, "length") == 0 && (a->cli->args.json_schema || a->cli->args.grammar))
+                cli_fail(a->cli, 0, "--max-tokens is reached; what the %s demands is not complete",
+                         a->cli->args.json_schema ? "schema" : "grammar");
         return 0;
 }
 

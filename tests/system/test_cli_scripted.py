@@ -121,6 +121,13 @@ def test_options():
         check(f.run("fim", "m", "--suffix", "}", stdin=b"{"), 0)
         g = f.sent("generate")[-1]
         assert (g["kind"], g["prefix"], g["suffix"]) == ("fim", "{", "}"), g
+    # Half an answer of a demanded form is said to be half; half a prose is what -n asks for.
+    with Fixture(answer(done={**DONE, "finish": "length"})) as f:
+        check(f.run("run", "m", "p", "-n", "5", stdin=None), 0, "Red, blue and green.\n", "")
+        schema = f"{f.dir.name}/s.json"
+        with open(schema, "w", encoding="utf-8") as s:
+            s.write("{}")
+        check(f.run("run", "m", "p", "--json-schema", schema, stdin=None), 0, None, "what the schema demands is not complete")
 
 
 def test_stats():
