@@ -372,7 +372,15 @@ def test_chat_terminal():
         t.type("not this\x03hello\r")
         t.expect("word word")
         t.type("\x03\x03")  # an impatient second one does not end the program
-        t.expect("> ")
+        for last in (False, False, True):
+            try:
+                t.expect("> ", 8)
+                break
+            except AssertionError:
+                if last:
+                    raise
+                # A terminal throws pending output away at Ctrl-C, so the second one may have met the prompt: ask for it again.
+                t.type("\x03")
         t.type("second\r")
         shown = t.expect("text")
         assert "\x1b]0;" not in shown and "evil \ufffd]0;title\ufffd" in shown, repr(shown)
