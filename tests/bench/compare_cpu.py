@@ -42,8 +42,9 @@ def run(cmd):
 
 
 def ours(a, model, threads):
-    return run([a.probe, "bench", "--model", model, "--backend", "cpu", "--threads", str(threads), "--prefill",
-                str(a.prefill), "--decode", str(a.decode), "--depth", str(a.depth), "--json"])
+    r = run([a.probe, "bench", "--model", model, "--backend", "cpu", "--threads", str(threads), "--prefill",
+             str(a.prefill), "--decode", str(a.decode), "--depth", str(a.depth), "--repeat", "2", "--json"])
+    return r | {"prefill_tps": r["prefill_tok_s"], "decode_tps": r["decode_tok_s"], "peak_rss_kb": r["peak_bytes"] / 1024}
 
 
 def peer(a, model, threads):
