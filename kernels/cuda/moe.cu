@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(32) route_kernel(const route_args a) {
                         at = k; /* only NaN left */
                 if (lane == k)
                         w = prob[at];
+                __syncwarp(); /* every lane has read its choices before one of them changes */
                 if (lane == 0) {
                         a.id[row * a.n_used + k] = at;
                         choice[at] = NAN; /* taken */
