@@ -335,14 +335,15 @@ static int prepare_grammar(struct task *t, const struct wire_generate *g, struct
         const struct grammar_vocab *vocab;
         int r;
 
-        if (g->n_json_schema && g->n_grammar)
+        /* An empty one is a mistake to be told of, not the wish to go without. */
+        if (g->has_json_schema && g->has_grammar)
                 return h_error_set(err, HEARTH_E_bad_request, "json_schema and grammar exclude each other");
-        if (!g->n_json_schema && !g->n_grammar)
+        if (!g->has_json_schema && !g->has_grammar)
                 return 0;
         r = need_tokenizer(t, err);
         if (r == 0)
-                r = g->n_json_schema ? grammar_from_json_schema(g->json_schema, g->n_json_schema, &t->grammar, err)
-                                     : grammar_from_gbnf(g->grammar, g->n_grammar, &t->grammar, err);
+                r = g->has_json_schema ? grammar_from_json_schema(g->json_schema, g->n_json_schema, &t->grammar, err)
+                                       : grammar_from_gbnf(g->grammar, g->n_grammar, &t->grammar, err);
         if (r == 0)
                 r = wmodel_vocab(t->model, &vocab, err);
         if (r == 0)

@@ -186,6 +186,13 @@ def requests():
         fails("messages-json", chat("plain", messages="[{"))
         fails("messages-shape", chat("plain", messages='["hello"]'))
         fails("messages-empty", chat("plain", messages="[]"))
+        for empty in ({"json_schema": ""}, {"grammar": ""}):
+            try:
+                c.generate(model="tiny", prompt="a", **empty)
+            except RemoteError as e:
+                assert e.code == "grammar_invalid", (empty, e.code)
+            else:
+                raise AssertionError(f"{empty} was taken for no constraint")
         fails("schema-invalid", lambda: c.generate(model="tiny", prompt="a", json_schema='{"type": "tree"}'))
         fails("grammar-invalid", lambda: c.generate(model="tiny", prompt="a", grammar='root ::= "a" |\nthing'))
         # Met in mid-answer, by the machine that reads along; a neighbour in the same steps must not end with it.
