@@ -15,6 +15,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "base/alloc.h"
+#include "base/latency.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/server.h"
@@ -382,6 +383,7 @@ int main(int argc, char **argv) {
         log_info(&s.log, "serving on %s, host memory budget %llu bytes, worker %s", s.listener.path ? s.listener.path : "(activated)",
                  (unsigned long long)s.ledger.budget, s.config.worker);
         sd_notifyf(0, "READY=1\nSTATUS=Serving on %s", s.listener.path ? s.listener.path : "the activated socket");
+        thread_wake_soon();
         uv_run(&s.loop, UV_RUN_DEFAULT);
 
         models_turn(&s);

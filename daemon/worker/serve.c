@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/latency.h"
 #include "daemon/worker/reply.h"
 #include "daemon/worker/worker.h"
 #include "ipc/frame.h"
@@ -378,6 +379,7 @@ int worker_serve(const struct log *log) {
                 r = -pthread_create(&w->engine, NULL, engine_main, w);
         if (r == 0) {
                 pthread_setname_np(w->engine, "engine");
+                thread_wake_soon(); /* this one alone: the threads that compute exist already or get the usual slice */
                 r = run(c);
         }
         if (r != -EPIPE && r != -ECONNRESET)
