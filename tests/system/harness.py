@@ -165,6 +165,15 @@ class Terminal:
                     pass
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                # What it wrote between the last read and its end.
+                while select.select([self.fd], [], [], 0)[0]:
+                    try:
+                        data = os.read(self.fd, 65536)
+                    except OSError:
+                        break
+                    if not data:
+                        break
+                    self.output += data.decode(errors="replace")
                 os.close(self.fd)
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() > end:
