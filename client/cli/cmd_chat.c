@@ -175,15 +175,52 @@ static int one_turn(struct chat *ch, const char *line, struct hearth_generate *g
 }
 
 static void help(void) {
-        fprintf(stderr, "  /clear   forget the conversation\n"
-                        "  /exit    leave (also Ctrl-D)\n"
-                        "  Ctrl-C   while an answer streams: end the answer\n");
+        fprintf(stderr, "  /help    this list\n"
+                        "  /clear   forget the conversation\n"
+                        "  /exit    leave (also /quit, Ctrl-D)\n"
+                        "  Ctrl-C   while an answer streams: end the answer\n"
+                        "A message that begins with / is sent with a second one before it: //etc/fstab says ...\n");
 }
 
 static void clear(struct chat *ch) {
         bool system = ch->cli->args.system != NULL;
         while (json_array_size(ch->messages) > (system ? 1u : 0u))
                 json_array_remove(ch->messages, json_array_size(ch->messages) - 1);
+}
+
+enum command { COMMAND_NONE, COMMAND_DONE, COMMAND_LEAVE };
+
+/* A line of a terminal that begins with '/'. One misspelt must not be sent to the model for a message. */
+static enum command command(struct chat *ch, const char *line) {
+        static const char *const names[] = { "/help", "/clear", "/exit", "/quit" };
+        char word[16];
+        const char *near;
+
+        snprintf(word, sizeof(word), "%.*s", (int)strcspn(line, " \t"), line);
+        if (strcmp(word, "/exit") == 0 || strcmp(word, "/quit") == 0)
+                return COMMAND_LEAVE;
+        if (strcmp(word, "/clear") == 0)
+                clear(ch);
+        else if (strcmp(word, "/help") == 0)
+                help();
+        else if (line[0] == '/' && line[1] != '/') {
+                near = cli_nearest(word, names, ELEMENTSOF(names));
+                fprintf(stderr, "no command %s.%s%s%s /help shows them; to send a message that begins so: /%s\n", word,
+                        near ? " Did you mean " : "", near ? near : "", near ? "?" : "", word);
+        } else
+                return COMMAND_NONE;
+        return COMMAND_DONE;
+}
+
+/* A wrong name or a broken file is told now, not after the first message was typed; and the model loads meanwhile. */
+static int load_first(struct cli *c, const struct hearth_source *source) {
+        struct cli_simple s = { .cli = c };
+        struct hearth_load l;
+
+        hearth_load_init(&l, sizeof(l));
+        l.model = *source;
+        c->started_us = cli_now_us();
+        return cli_simple_wait(c, &s, hearth_load(c->client, &l, &cli_simple_events, &s, &c->current));
 }
 
 static int talk(struct chat *ch, struct hearth_generate *g, const char *model) {
@@ -193,18 +230,14 @@ static int talk(struct chat *ch, struct hearth_generate *g, const char *model) {
         if (ch->el)
                 fprintf(stderr, "/help shows the commands, Ctrl-D leaves.\n");
         while ((line = next_line(ch))) {
-                if (!*line)
-                        continue;
-                if (ch->el && strcmp(line, "/exit") == 0)
+                enum command cmd = ch->el ? command(ch, line) : COMMAND_NONE;
+
+                if (cmd == COMMAND_LEAVE)
                         break;
-                if (ch->el && strcmp(line, "/clear") == 0) {
-                        clear(ch);
+                if (!*line || cmd == COMMAND_DONE)
                         continue;
-                }
-                if (ch->el && strcmp(line, "/help") == 0) {
-                        help();
-                        continue;
-                }
+                if (ch->el && line[0] == '/')
+                        line++;
                 r = one_turn(ch, line, g, model);
                 if (r)
                         return r;
@@ -232,6 +265,9 @@ static int run(struct cli *c) {
                 r = cli_open_source(c, model, &source);
         if (!r)
                 r = cli_connect(c, CLI_START);
+        /* Without a terminal the first line is there already and says the same. */
+        if (!r && model && isatty(STDIN_FILENO) && c->out_tty)
+                r = load_first(c, &source.src);
         ch.messages = json_array();
         if (!r && !ch.messages)
                 r = cli_fail(c, EX_OSERR, "out of memory");
@@ -257,6 +293,7 @@ static int run(struct cli *c) {
 
 const struct cli_command cli_cmd_chat = {
         .name = "chat", .synopsis = "[MODEL]", .summary = "a conversation, with line editing and history",
-        .details = "Ctrl-C ends the answer that streams, not the program; Ctrl-D leaves. Without a terminal each line of standard input is a message.",
+        .details = "Ctrl-C ends the answer that streams, not the program; Ctrl-D, /exit or /quit leaves; /clear forgets the conversation; /help lists "
+                   "these. The model is loaded at the start. Without a terminal each line of standard input is a message.",
         .options = options, .run = run, .models = true,
 };

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -193,6 +194,10 @@ int cli_connect(struct cli *c, enum cli_start start) {
         if (r == -EACCES)
                 return cli_fail(c, EX_NOPERM, "no permission to use %s. Its directory or group says who may: ls -l %s", c->socket,
                                 c->socket);
+        if (r == -ENAMETOOLONG)
+                return cli_fail(c, EX_USAGE, "the socket's path has %zu bytes, but at most %zu are possible: %.60s...; set HEARTH_SOCKET "
+                                "(or XDG_RUNTIME_DIR) to a shorter one", strlen(c->socket),
+                                sizeof(((struct sockaddr_un *)0)->sun_path) - 1, c->socket);
         if (r == -EAGAIN)
                 return cli_fail(c, EX_TEMPFAIL, "the daemon at %s does not accept connections at the moment", c->socket);
         return cli_fail(c, EX_UNAVAILABLE, "connecting to %s: %s", c->socket, strerror(-r));

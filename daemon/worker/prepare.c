@@ -119,8 +119,25 @@ static void add_special(const struct tok *tok, json_t *vars, const char *name, e
         size_t n = 0;
         const char *p = id >= 0 ? tok_piece(tok, (uint32_t)id, &n) : NULL;
 
-        if (!json_object_get(vars, name))
-                json_object_set_new(vars, name, p ? json_stringn(p, n) : json_string(""));
+        json_object_set_new(vars, name, p ? json_stringn(p, n) : json_string(""));
+}
+
+/* What the daemon gives to every template: a client's variable of that name would replace the conversation itself. */
+static int check_vars(const json_t *vars, struct h_error *err) {
+        static const struct { const char *name, *instead; } reserved[] = {
+                { "messages", "send the conversation in messages" }, { "tools", "send them in tools" },
+                { "bos_token", "it is the vocabulary's" }, { "eos_token", "it is the vocabulary's" },
+                { "raise_exception", "it is a function of every template" }, { "strftime_now", "it is a function of every template" },
+                { "cycler", "it is a function of every template" }, { "dict", "it is a function of every template" },
+                { "joiner", "it is a function of every template" }, { "namespace", "it is a function of every template" },
+                { "range", "it is a function of every template" },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(reserved); i++)
+                if (json_object_get(vars, reserved[i].name))
+                        return h_error_set(err, HEARTH_E_bad_request, "template_vars must not set %s: %s", reserved[i].name,
+                                           reserved[i].instead);
+        return 0;
 }
 
 static int chat_input(const struct task *t, json_t **messages, json_t **tools, json_t **vars, struct h_error *err) {
@@ -148,7 +165,9 @@ static int chat_input(const struct task *t, json_t **messages, json_t **tools, j
                 return r;
         if (g->n_template_vars)
                 r = parse_json("template_vars", g->template_vars, g->n_template_vars, JSON_OBJECT, vars, err);
-        else
+        if (r == 0 && *vars)
+                r = check_vars(*vars, err);
+        else if (r == 0)
                 r = (*vars = json_object()) ? 0 : -ENOMEM;
         if (r < 0)
                 return r;

@@ -330,7 +330,7 @@ def test_no_daemon():
                 check(r, 69, "", f"hearth: no daemon at {path}. Start it: systemctl --user start hearthd.socket, or: hearthd --user &")
         env["HEARTH_SOCKET"] = "/" + "x" * 200
         r = subprocess.run([HEARTH, "ps"], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-        check(r, 69, "", "File name too long")
+        check(r, 64, "", "has 201 bytes, but at most 107 are possible")
 
 
 def test_completions():
@@ -361,6 +361,9 @@ def test_chat_terminal():
     calls = []
 
     def handler(stream, ident, method, fields):
+        if method == "load":  # at the start, before anything is typed
+            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
+            return
         calls.append(fields)
         if len(calls) == 1:
             endless(stream, ident, method, fields)
@@ -391,6 +394,43 @@ def test_chat_terminal():
         assert [m["role"] for m in json.loads(calls[1]["messages"])] == ["user", "assistant", "user"], calls[1]
         history = f"{f.dir.name}/state/hearth/chat_history"
         assert "second" in open(history, encoding="utf-8").read() and os.stat(history).st_mode & 0o777 == 0o600
+
+
+def test_chat_commands():
+    """/help, /quit, a misspelt command and a message that begins with a slash"""
+    calls = []
+
+    def handler(stream, ident, method, fields):
+        if method == "load":
+            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
+        else:
+            calls.append(fields)
+            answer(("Yes.",))(stream, ident, method, fields)
+    with Fixture(handler) as f:
+        t = Terminal([HEARTH, "chat", "m"], f.env)
+        t.expect("> ")
+        t.type("/help\r")
+        t.expect("/quit")
+        t.expect("> ")
+        t.type("/qiut\r")
+        t.expect("Did you mean /quit?")
+        t.expect("> ")
+        t.type("//etc/fstab\r")
+        t.expect("Yes.")
+        t.expect("> ")
+        t.type("/quit\r")
+        assert t.wait() == 0, t.output
+        assert [json.loads(c["messages"])[-1]["content"] for c in calls] == ["/etc/fstab"], calls
+
+
+def test_chat_wrong_model():
+    """a wrong name is told before anything was typed"""
+    def handler(stream, ident, method, fields):
+        stream.send(ERROR, ident, "error", {"code": "unknown_model", "message": 'no model named "n". Did you mean m?', "nearest": ["m"]})
+    with Fixture(handler) as f:
+        t = Terminal([HEARTH, "chat", "n"], f.env)
+        t.expect('no model named "n"')
+        assert t.wait() == 66 and "> " not in t.output, t.output
 
 
 def test_progress():

@@ -186,6 +186,9 @@ def requests():
         fails("messages-json", chat("plain", messages="[{"))
         fails("messages-shape", chat("plain", messages='["hello"]'))
         fails("messages-empty", chat("plain", messages="[]"))
+        fails("template-vars", chat("plain", prompt="a", template_vars='{"enable_thinking": false, "messages": []}'))
+        for name in ("tools", "bos_token", "eos_token", "raise_exception"):
+            expect("bad_request", chat("plain", prompt="a", template_vars='{"%s": 1}' % name), name)
         for empty in ({"json_schema": ""}, {"grammar": ""}):
             try:
                 c.generate(model="tiny", prompt="a", **empty)
@@ -340,6 +343,7 @@ def from_the_command_line():
         cli("cli-no-daemon", "status")
         cli("cli-no-daemon-there", "status", "--socket", f"{home}/own.sock")
         cli("cli-daemon-not-started", "models", "--socket", f"{home}/no/dir/own.sock")
+        cli("cli-socket-path", "status", "--socket", f"{home}/{'x' * 120}")
         cli("cli-missing-file", "run", "./no-such-model.gguf", "hello")
         part = pathlib.Path(home) / "m-00001-of-00002.gguf"
         part.write_bytes(b"GGUF")
