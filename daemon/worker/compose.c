@@ -12,7 +12,7 @@
 #define SHARE_ROWS 16u /* at most, handed out per round */
 
 static bool may_decode(const struct task *t) {
-        return t->state == TASK_DECODING && t->n_sent < atomic_load(&t->credits);
+        return t->state == TASK_DECODING && t->n_sent < atomic_load(&t->credits) && mask_ready(t);
 }
 
 /* Tokens of t that can be fed next in one role. */
@@ -30,8 +30,8 @@ static void look(const struct wmodel *m, struct task *t) {
                 return;
         }
         n = prefix_run(t, at, &t->want_role);
-        /* The last one gives a token, which must be allowed to be sent. */
-        if (!g->prewarm && at + n == t->feed.n && t->n_sent >= atomic_load(&t->credits))
+        /* The last one gives a token, which must be allowed to be sent, and known to fit the grammar. */
+        if (!g->prewarm && at + n == t->feed.n && (t->n_sent >= atomic_load(&t->credits) || !mask_ready(t)))
                 n--;
         t->want = n;
 }

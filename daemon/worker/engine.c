@@ -119,9 +119,7 @@ static const char *advance(struct task *t, uint32_t token, size_t *ret_n, const 
 
         t->n_generated++;
         t->n_sent++;
-        if (t->grammar_state && !eog)
-                *ret_r = grammar_state_accept(t->grammar_state, token);
-        if (*ret_r == 0 && m->tok && !eog)
+        if (m->tok && !eog)
                 *ret_r = push_text(t, token);
         if (eog)
                 end = "stop";
@@ -157,11 +155,11 @@ static void cancel(struct task *t, const char *reason) {
         finish(t, reason, NULL);
 }
 
-/* The grammar's machine gave up: it keeps at most so many readings of a text, and so many nodes for them. */
+/* No mask can be had: the grammar's machine keeps at most so many readings of a text and takes at most so many steps for one. */
 static void fail_grammar(struct task *t, int r) {
         struct h_error err = {};
 
-        if (r == -E2BIG)
+        if (r == -E2BIG || r == -EAGAIN)
                 r = h_error_set(&err, HEARTH_E_grammar_invalid, "after %llu tokens the grammar or schema allows too many ways to read "
                                 "the text; write it with fewer alternatives that begin alike", (unsigned long long)t->n_generated);
         fail(t, r, &err, "the grammar");
@@ -198,6 +196,8 @@ static void on_token(struct task *t, const struct eng_result *res, uint64_t now)
                 finish(t, end, stop);
                 return;
         }
+        if (t->grammar_state)
+                mask_next(t, res->token);
         t->next = res->token;
         t->state = TASK_DECODING;
 }
@@ -245,6 +245,8 @@ static void begin(struct wmodel *m, struct task *t) {
                         reply_accepted(t);
                 if (r == 0 && replay_state(t, &r))
                         return;
+                if (r == 0 && t->grammar_state)
+                        mask_begin(t, t->resume, t->n_resume);
         }
         if (r < 0) {
                 fail(t, r, &err, "beginning the request");
@@ -300,18 +302,11 @@ static void on_result(struct wmodel *m, struct task *t, const struct eng_item *i
                 reply_progress(t);
 }
 
-/* False: one can't be had. That request alone is ended, and the step must be composed anew without it. */
-static bool masks(struct wmodel *m, const struct step_plan *p) {
-        for (size_t i = 0; i < p->n; i++) {
-                struct task *t = m->in_step[i];
-                int r = t->grammar_state && (m->items[i].want & ENG_WANT_SAMPLE) ? grammar_state_mask(t->grammar_state, t->mask) : 0;
-
-                if (r < 0) {
-                        fail_grammar(t, r);
-                        return false;
-                }
-        }
-        return true;
+/* Those whose mask can't be had end alone. */
+static void fail_maskless(struct wmodel *m) {
+        list_foreach(t, &m->tasks, struct task, link)
+                if (t->grammar_state && atomic_load(&t->mask_job.state) == MASK_FAILED)
+                        fail_grammar(t, t->mask_job.error);
 }
 
 /* False: nothing to do. */
@@ -321,13 +316,13 @@ static bool step(struct worker *w, struct wmodel *m) {
         uint64_t before, now;
         int r;
 
+        fail_maskless(m);
+        masks_await(w, m);
         compose_step(m, &p);
         if (p.n == 0)
                 return false;
         atomic_store(&w->busy, true);
         before = now_us();
-        if (!masks(m, &p))
-                return true;
         device_take(w, false);
         r = eng_step(m->context, m->items, p.n, m->results, &err);
         device_give(w);

@@ -3,10 +3,14 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static void *work(void *ud) {
         struct jobs *q = ud;
 
+        if (q->nice) /* of this thread alone, whatever POSIX says: setpriority(2) */
+                (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, (id_t)gettid()) + q->nice);
         pthread_mutex_lock(&q->lock);
         for (;;) {
                 struct job *j;
@@ -25,8 +29,8 @@ static void *work(void *ud) {
         return NULL;
 }
 
-int jobs_start(struct jobs *q, unsigned n_threads, const char *name) {
-        *q = (struct jobs){};
+int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice) {
+        *q = (struct jobs){ .nice = nice };
         pthread_mutex_init(&q->lock, NULL);
         pthread_cond_init(&q->some, NULL);
         list_init(&q->queue);

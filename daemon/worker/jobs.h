@@ -19,9 +19,11 @@ struct jobs {
         pthread_t threads[4];
         unsigned n_threads;
         bool stop;
+        int nice;
 };
 
-int jobs_start(struct jobs *q, unsigned n_threads, const char *name);
+/* 'nice' is added to the threads' own; 0 leaves it. */
+int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice);
 void jobs_push(struct jobs *q, struct job *j);
 /* Waits for the running ones; those still queued are run too. */
 void jobs_stop(struct jobs *q);

@@ -367,6 +367,9 @@ static int prepare_grammar(struct task *t, const struct wire_generate *g, struct
                 r = wmodel_vocab(t->model, &vocab, err);
         if (r == 0)
                 r = grammar_state_new(t->grammar, vocab, &t->grammar_state);
+        if (r == -E2BIG)
+                return h_error_set(err, HEARTH_E_grammar_invalid, "after 0 tokens the grammar or schema allows too many ways to read "
+                                   "the text; write it with fewer alternatives that begin alike");
         if (r < 0)
                 return r;
         t->mask = h_new0(uint64_t, DIV_ROUND_UP((size_t)t->model->info.n_vocab, 64));
@@ -409,8 +412,6 @@ static int prepare_generate(struct task *t, struct h_error *err) {
         t->max_tokens = g->max_tokens ? g->max_tokens : UINT32_MAX;
         t->n_prompt = (uint32_t)t->feed.n;
         r = prepare_bias(t, g, err);
-        if (r == 0)
-                r = prepare_grammar(t, g, err);
         if (r == 0)
                 for (size_t i = 0; i < t->n_resume && r == 0; i++)
                         r = tok_ids_push(&t->feed, t->resume[i]);
@@ -504,24 +505,47 @@ static int do_detokenize(struct task *t, struct h_error *err) {
         return r;
 }
 
+/* The task goes where it goes next: nowhere if it was answered, to 'next', or to the engine. */
+static void prepared(struct task *t, int r, struct h_error *err, struct jobs *next) {
+        if (r < 0) {
+                h_error_from_errno(err, r, "preparing the request");
+                reply_error(t, err);
+        }
+        if (atomic_load(&t->done))
+                task_unref(t);
+        else if (next)
+                jobs_push(next, &t->job);
+        else
+                engine_add_task(t->worker, t);
+}
+
+void task_prepare_grammar(struct job *j) {
+        struct task *t = CONTAINER_OF(j, struct task, job);
+        struct h_error err = {};
+        int r = prepare_grammar(t, t->msg.body, &err);
+
+        prepared(t, r, &err, NULL);
+}
+
 void task_prepare(struct job *j) {
         struct task *t = CONTAINER_OF(j, struct task, job);
+        const struct wire_generate *g = t->msg.body;
+        struct jobs *next = NULL;
         struct h_error err = {};
         int r;
 
         switch (t->msg.type) {
-        case WIRE_generate: r = prepare_generate(t, &err); break;
+        case WIRE_generate:
+                r = prepare_generate(t, &err);
+                if (g->has_json_schema || g->has_grammar) {
+                        j->run = task_prepare_grammar;
+                        next = &t->worker->compiling;
+                }
+                break;
         case WIRE_embed: r = prepare_embed(t, &err); break;
         case WIRE_tokenize: r = do_tokenize(t, &err); break;
         case WIRE_detokenize: r = do_detokenize(t, &err); break;
         default: r = h_error_set(&err, HEARTH_E_internal, "the worker can't serve this kind of request"); break;
         }
-        if (r < 0) {
-                h_error_from_errno(&err, r, "preparing the request");
-                reply_error(t, &err);
-        }
-        if (atomic_load(&t->done))
-                task_unref(t);
-        else
-                engine_add_task(t->worker, t);
+        prepared(t, r, &err, next);
 }

@@ -19,6 +19,8 @@
 #define PROTOCOL 1u
 #define BEAT_MS 500
 #define TEXT_THREADS 2
+#define COMPILING_THREADS 2
+#define COMPILING_NICE 5
 #define MODEL_BIT 0x80000000u
 
 struct control {
@@ -372,9 +374,13 @@ int worker_serve(const struct log *log) {
         frame_reader_init(&c->in, wk_schema.max_frame, 1);
         r = outbox_init(&w->out);
         if (r == 0)
-                r = jobs_start(&w->text, TEXT_THREADS, "text");
+                r = jobs_start(&w->text, TEXT_THREADS, "text", 0);
         if (r == 0)
-                r = jobs_start(&w->loader, 1, "loader");
+                r = jobs_start(&w->compiling, COMPILING_THREADS, "compiling", COMPILING_NICE);
+        if (r == 0)
+                r = masks_start(w);
+        if (r == 0)
+                r = jobs_start(&w->loader, 1, "loader", 0);
         if (r == 0)
                 r = -pthread_create(&w->engine, NULL, engine_main, w);
         if (r == 0) {

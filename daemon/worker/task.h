@@ -12,6 +12,7 @@
 
 #include "daemon/common/list.h"
 #include "daemon/worker/jobs.h"
+#include "daemon/worker/masks.h"
 #include "daemon/worker/stop.h"
 #include "engine/engine.h"
 #include "engine/text/grammar.h"
@@ -60,6 +61,7 @@ struct task {
         struct grammar *grammar;
         struct grammar_state *grammar_state;
         uint64_t *mask;
+        struct mask_job mask_job;
         struct toolcall_parser *parser; /* chat: reads thoughts and tool calls out of the text; NULL: the template has none */
         json_t *tools;
 
@@ -90,5 +92,12 @@ struct task *task_unref(struct task *t); /* NULL; from any thread */
 
 void task_free_calls(struct task *t);
 
+/* May its next token be sampled? */
+static inline bool mask_ready(const struct task *t) {
+        return !t->grammar_state || atomic_load(&t->mask_job.state) == MASK_READY;
+}
+
 /* Fills in what the engine needs, or replies and drops it. On a text thread. */
 void task_prepare(struct job *j);
+/* Its second part, for a request with a grammar: compiling may take long. On a compiling thread. */
+void task_prepare_grammar(struct job *j);

@@ -5,7 +5,9 @@
  * The serving worker's threads and what they share.
  *
  *   control   fd 3, the outbox; tables of models and tasks; never waits
- *   text (2)  templates, tokenizing, grammars
+ *   text (2)  templates, tokenizing
+ *   compiling (2)  schemas and grammars
+ *   mask (2), slow-mask (2)  what the next token may be (masks.h)
  *   loader    opens models
  *   engine    contexts and sequences; runs steps back to back
  *
@@ -67,7 +69,7 @@ struct worker {
         struct log log;
         struct eng_device *device;
         struct outbox out;
-        struct jobs text, loader;
+        struct jobs text, compiling, quick_masks, slow_masks, loader;
 
         pthread_t engine;
         pthread_mutex_t lock;

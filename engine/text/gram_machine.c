@@ -8,9 +8,10 @@
 
 #define MAX_NODES (1u << 20)
 #define MAX_POOL ((size_t)64 << 20)
+#define ASK_EVERY 4096 /* steps: well under a millisecond */
 
 void gm_init(struct gm *m, const struct grammar *g) {
-        *m = (struct gm){ .g = g };
+        *m = (struct gm){ .g = g, .work = UINT64_MAX };
         memset(m->blob_head, 0xff, sizeof(m->blob_head));
 }
 
@@ -203,6 +204,24 @@ void gm_push(struct gm_out *o, const struct gm_node *n) {
         gm_add(o, gm_intern(o->m, n));
 }
 
+bool gm_work(struct gm *m, uint64_t n) {
+        if (m->error)
+                return false;
+        if (n > m->work) {
+                m->error = -EAGAIN;
+                return false;
+        }
+        if (m->work != UINT64_MAX)
+                m->work -= n;
+        m->unasked += (uint32_t)MIN(n, (uint64_t)ASK_EVERY);
+        if (m->unasked >= ASK_EVERY) {
+                m->unasked = 0;
+                if (m->stopped && m->stopped(m->ud))
+                        m->error = -ECANCELED;
+        }
+        return !m->error;
+}
+
 void gm_start(struct gm *m, struct gm_out *out) {
         struct gm_node done = { .kind = GM_DONE, .parent = GM_NONE };
         uint32_t bottom = gm_intern(m, &done);
@@ -219,13 +238,13 @@ void gm_start(struct gm *m, struct gm_out *out) {
 void gm_step(struct gm *m, const uint32_t *in, size_t n, uint8_t b, struct gm_out *out) {
         out->m = m;
         out->n = 0;
-        for (size_t i = 0; i < n && !m->error; i++) {
+        for (size_t i = 0; i < n && gm_work(m, 1); i++) {
                 if (m->g->is_gbnf)
                         gm_nfa_step(out, in[i], b);
                 else
                         gm_json_step(out, in[i], b);
         }
-        if (m->error)
+        if (!gm_work(m, out->n))
                 out->n = 0;
 }
 

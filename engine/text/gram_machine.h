@@ -50,7 +50,10 @@ struct gm {
         struct gm_blob { uint64_t hash; uint32_t off, len, chain; } *blob; size_t n_blob, cap_blob;
         uint32_t blob_head[GM_BLOB_HEADS];
         uint8_t *pool; size_t n_pool, cap_pool;
-        int error; /* -ENOMEM or -E2BIG: sticky until the mark is gone back to */
+        int error; /* -ENOMEM, -E2BIG, -EAGAIN or -ECANCELED: sticky until the mark is gone back to */
+        uint64_t work;            /* steps that may still be taken: -EAGAIN past them */
+        uint32_t unasked;         /* steps since 'stopped' was asked */
+        bool (*stopped)(void *ud); void *ud; /* NULL: nobody stops it */
 };
 struct gm_mark { size_t n, n_blob, n_pool; };
 
@@ -69,6 +72,9 @@ int gm_compact(struct gm *m, uint32_t *id, size_t n);
 struct gm_out { struct gm *m; uint32_t id[GM_MAX_SET]; size_t n; };
 void gm_add(struct gm_out *o, uint32_t id);
 void gm_push(struct gm_out *o, const struct gm_node *n);
+
+/* Counts n steps against the bound and now and then asks whether to go on. False: m->error says why not. */
+bool gm_work(struct gm *m, uint64_t n);
 
 void gm_start(struct gm *m, struct gm_out *out);
 /* Where the readings in 'in' can go by byte b; an empty set: nowhere. */

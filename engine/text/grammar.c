@@ -163,6 +163,8 @@ static void walk_chars(const struct walk *w, uint32_t node, const struct gm_node
 
                 if (w->skip_plain && w->v->node[c].plain)
                         continue;
+                if (!gm_work(w->m, 1))
+                        return;
                 switch (gm_char_step(w->m, &x, w->v->node[c].byte)) {
                 case GM_STOP:
                         break;
@@ -249,6 +251,11 @@ static void remember(struct grammar_state *s, const uint64_t *mask) {
 }
 
 int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
+        static const struct grammar_limit none;
+        return grammar_state_mask_within(s, &none, mask);
+}
+
+int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limit *l, uint64_t *mask) {
         struct walk w = { .m = &s->m, .v = s->v, .mask = mask };
         struct gm_mark mark = gm_mark(&s->m);
         const uint64_t *old = s->ended ? NULL : cached_mask(s);
@@ -263,8 +270,13 @@ int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
                 return 0;
         }
         memset(mask, 0, s->v->words * sizeof(*mask));
+        s->m.work = l->work ? l->work : UINT64_MAX;
+        s->m.stopped = l->stopped;
+        s->m.ud = l->ud;
         w.skip_plain = set_plain(s, mask);
         walk(&w, 0, s->id, s->n);
+        s->m.work = UINT64_MAX;
+        s->m.stopped = NULL;
         r = s->m.error;
         gm_back(&s->m, mark);
         if (r < 0)

@@ -25,8 +25,15 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v);
 
 int grammar_state_new(const struct grammar *g, const struct grammar_vocab *v, struct grammar_state **ret);
 struct grammar_state *grammar_state_free(struct grammar_state *s);
+/* What one mask may cost, and who may call it off. All zero: no bounds. */
+struct grammar_limit {
+        uint64_t work;                       /* steps of the automaton; 0: as many as it takes */
+        bool (*stopped)(void *ud); void *ud; /* asked every few thousand steps, in the caller's thread */
+};
 /* Fills the bitset [DIV_ROUND_UP(n_vocab, 64)]: allowed next tokens; EOG tokens are allowed iff the output may end here. */
 int grammar_state_mask(struct grammar_state *s, uint64_t *mask);
+/* The same, or -EAGAIN past the work, -ECANCELED when stopped; the state is as before, and the mask must be asked for anew. */
+int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limit *l, uint64_t *mask);
 /* Advances by one sampled token; -EINVAL if it was not allowed (state unchanged). */
 int grammar_state_accept(struct grammar_state *s, uint32_t token);
 /* For tests: the bytes alone. */

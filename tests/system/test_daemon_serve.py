@@ -318,6 +318,30 @@ def constrained():
         assert re.fullmatch(r"(yes|no) [0-9]+!", text) or reply["finish"] == "length", (text, reply)
 
 
+def a_costly_grammar_slows_nobody():
+    """A grammar whose masks take thousands of times the usual work: the others' steps go on, and its own tokens are the same."""
+    cheap, costly = "root ::= [^#]*", "root ::= " + " | ".join(["[^#]*"] * 250)
+    with daemon() as d, Client(d.path) as c, Client(d.path) as other:
+        ask = dict(model="tiny", prompt="the", temperature=1.0, seed=5, **NO_END)
+        want = c.generate(grammar=cheap, max_tokens=6, **ask)[1]
+        assert c.generate(grammar=costly, max_tokens=6, **ask)[1] == want, "the mask depends on who computes it"
+        i = other.start("generate", {"grammar": costly, "max_tokens": 300, **ask})
+        for _, m, _ in other.events(i):
+            if m == "tokens":
+                break
+        plain = c.generate(model="tiny", prompt="a cat", max_tokens=200, **NO_END)[2]
+        assert plain["n_generated"] == 200
+        held = next(r for r in c.call("ps")["requests"] if r["model"] == "tiny")
+        # Made in the engine's thread, each would have held up one of the others' steps.
+        assert held.get("n_generated", 0) < 100, held
+        beside = c.generate(grammar=cheap, max_tokens=6, **ask)[1]
+        assert beside == want, "a mask depends on its company"
+        other.close()
+        while c.call("ps").get("requests"):
+            time.sleep(0.01)
+        assert c.call("unload", {"model": "tiny"}) is not None  # waits for the last of its masks
+
+
 def logprobs():
     """One value for each token and the n likeliest with their texts; greedy takes the best."""
     import math
@@ -378,4 +402,4 @@ def status_answers_during_work():
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
                     a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
-                    prefixes_are_reused, prewarm, chat, embeddings, constrained, logprobs, whole_context, ps_and_models, status_answers_during_work]))
+                    prefixes_are_reused, prewarm, chat, embeddings, constrained, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, status_answers_during_work]))

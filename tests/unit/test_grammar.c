@@ -176,6 +176,38 @@ static void test_bounds(void **state) {
         grammar_free(g);
 }
 
+static bool after_three(void *ud) {
+        return ++*(int *)ud == 3;
+}
+
+/* A mask given up for its cost or by its owner changes nothing: asked for anew, it is what it would have been. */
+static void test_limits(void **state) {
+        char src[8000] = "root ::= [^#]*";
+        struct grammar *g = NULL;
+        struct grammar_vocab *v = vocab();
+        struct grammar_state *s = NULL, *t = NULL;
+        uint64_t want[WORDS], mask[WORDS];
+        int asked = 0;
+
+        for (int i = 0; i < 200; i++)
+                strcat(src, " | [^#]*");
+        assert_int_equal(grammar_from_gbnf(src, strlen(src), &g, NULL), 0);
+        assert_int_equal(grammar_state_new(g, v, &s), 0);
+        assert_int_equal(grammar_state_new(g, v, &t), 0);
+        assert_int_equal(grammar_state_mask(t, want), 0);
+        for (uint64_t work = 1; work <= 4096; work *= 8)
+                assert_int_equal(grammar_state_mask_within(s, &(struct grammar_limit){ .work = work }, mask), -EAGAIN);
+        assert_int_equal(grammar_state_mask_within(s, &(struct grammar_limit){ .stopped = after_three, .ud = &asked }, mask), -ECANCELED);
+        assert_int_equal(asked, 3);
+        assert_int_equal(grammar_state_mask_within(s, &(struct grammar_limit){ .work = UINT64_C(1) << 40 }, mask), 0);
+        assert_memory_equal(mask, want, sizeof(mask));
+        assert_int_equal(grammar_state_accept_bytes(s, "abc", 3), 0);
+        grammar_state_free(s);
+        grammar_state_free(t);
+        grammar_vocab_free(v);
+        grammar_free(g);
+}
+
 static void test_large_schemas_end(void **state) {
         static const char *const schemas[] = {
                 "{\"type\": \"string\", \"pattern\": \"(a|b)*a(a|b){18}$\"}",
@@ -232,7 +264,7 @@ static void test_alloc_failures(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_masks),  cmocka_unit_test(test_long_output), cmocka_unit_test(test_bounds),
-                cmocka_unit_test(test_large_schemas_end), cmocka_unit_test(test_alloc_failures),
+                cmocka_unit_test(test_limits), cmocka_unit_test(test_large_schemas_end), cmocka_unit_test(test_alloc_failures),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
