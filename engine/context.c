@@ -88,6 +88,10 @@ bool context_carve(struct eng_context *c, void *base, uint64_t *ret_bytes) {
                         c->seq[i].pool = pool;
                 }
         }
+        for (uint32_t i = 0; i < MAX_FLIGHT; i++) {
+                c->flight[i].item = TAKE(&a, struct flight_item, c->l.n_places);
+                c->flight[i].result = TAKE(&a, struct eng_result, c->l.n_places);
+        }
         if (c->keep_hidden)
                 c->pooled = TAKE(&a, float, (uint64_t)c->l.n_places * d->n_embd);
         if (!cpu) {

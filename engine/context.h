@@ -18,11 +18,14 @@
  * Recurrent states. Each sequence has its own run of slots. One holds the
  * current state, one the state at the end of the last prompt chunk (the
  * checkpoint: generated rows never write there), and, for drafts, one per row of
- * the last draft step, so that taking drafts back is choosing another slot.
+ * the last draft step, so that taking drafts back is choosing another slot. A
+ * context whose steps are begun ahead has one more, so that the last generated
+ * row can be taken back the same way.
  */
 struct seq_state {
         uint32_t cur;                /* slot within the run; meaningless at length 0 */
         uint32_t mark, mark_len;     /* the checkpoint; mark_len 0: none */
+        uint32_t prev, prev_len;     /* before the last generated row, if that has a slot of its own; prev_len 0: none */
         uint32_t n_draft;            /* rows of the last draft step */
         struct { uint32_t slot, len; } draft[MAX_DRAFT + 1];
 };
@@ -35,6 +38,24 @@ struct sequence {
         double *pool;                /* [n_embd] sum of the first pool_len rows, for mean pooling; or NULL */
         uint32_t pool_len;           /* differs from len after a fork or a trim: no mean then */
         uint64_t stamp;              /* of the step that saw it last: finds duplicates */
+        bool pending;                /* the token at len - 1 is not on the host yet */
+};
+
+/* A step that was begun: what finish needs of each item. */
+#define MAX_FLIGHT 2u
+struct flight_item {
+        eng_seq seq;
+        uint32_t n, len;             /* rows; the sequence's length after it */
+        enum eng_role role;
+        uint32_t want, row0, out0;   /* first row, first row of logits */
+        struct eng_sampling sampling;
+        bool fed;                    /* a later step was begun with its token */
+};
+struct flight {
+        uint32_t n, rows, n_out;
+        bool exclusive;              /* hands out logits or hidden states: no other step may begin */
+        struct flight_item *item;    /* [n_places] */
+        struct eng_result *result;   /* [n_places] where the step has run when begin returns */
 };
 
 struct step_arrays {
@@ -72,6 +93,8 @@ struct eng_context {
         struct step_arrays a;
         struct sampler_scratch *sampler;
         float *pooled;               /* [n_places][n_embd] results */
+        struct flight flight[MAX_FLIGHT];
+        uint32_t n_flight, first_flight; /* a ring, oldest first */
         bool lost;                   /* the device failed: every later step fails */
 };
 
@@ -105,5 +128,14 @@ static inline uint32_t context_slot(const struct eng_context *c, uint32_t s, uin
 /* Says where each of n rows of an item puts its state: rows [row0, row0 + n) of a.state_out. */
 void seq_state_begin(struct eng_context *c, uint32_t s, uint32_t item, uint32_t row0, uint32_t n, enum eng_role role);
 void seq_state_commit(struct eng_context *c, uint32_t s, uint32_t n, enum eng_role role);
+/* Tokens whose ids the host has. */
+static inline uint32_t seq_known(const struct sequence *q) {
+        return q->len - q->pending;
+}
+/* step_check.c: everything that can be refused, before anything is touched. */
+int step_check(struct eng_context *c, const struct eng_item *items, size_t n, uint32_t *ret_rows, struct h_error *err);
+uint32_t step_outputs(const struct eng_item *it); /* rows of logits an item needs */
+/* The item in flight whose token an item without tokens is fed; NULL: none. */
+struct flight_item *step_source(struct eng_context *c, eng_seq s);
 /* The longest prefix <= n from which the sequence can go on. */
 uint32_t seq_usable(const struct eng_context *c, const struct sequence *q, uint32_t n);

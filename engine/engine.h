@@ -9,7 +9,7 @@
  * to one thread at a time. Nothing here knows sockets, msgpack or libuv.
  * Errors: 0, or -EHEARTH with 'err' filled (base/error.h), or a negative errno.
  * Memory: eng_plan() says every byte a context will take before it is taken;
- * eng_step() allocates nothing.
+ * a step allocates nothing.
  */
 
 #include "base/error.h"
@@ -105,6 +105,7 @@ struct eng_limits {
         uint32_t n_draft;    /* draft depth reserved; 0: none */
         uint32_t n_outputs;  /* most rows of logits in one step; 0: n_places * (1 + n_draft) */
         uint32_t n_prefix;   /* extra places for cached prefixes (recurrent states included) */
+        bool ahead;          /* a step may be begun before the one before it is finished: keeps one more recurrent state */
 };
 struct eng_memory { /* bytes on the device */
         uint64_t weights, kv, state, draft, workspace, graphs, context, total;
@@ -123,7 +124,10 @@ int eng_seq_new(struct eng_context *c, eng_seq *ret);           /* -EBUSY: no pl
 int eng_seq_free(struct eng_context *c, eng_seq s);
 uint32_t eng_seq_len(const struct eng_context *c, eng_seq s);   /* tokens evaluated */
 const uint32_t *eng_seq_tokens(const struct eng_context *c, eng_seq s);
-/* Keeps the first n tokens. With recurrent state n must be a checkpoint; *ret_n is what was kept (<= n). */
+/*
+ * Keeps the first n tokens. With recurrent state n must be a checkpoint; *ret_n is what was kept (<= n). With
+ * eng_limits.ahead the last generated token can always be taken back, also while its step is in flight.
+ */
 int eng_seq_trim(struct eng_context *c, eng_seq s, uint32_t n, uint32_t *ret_n);
 /*
  * Prefix reuse: a new sequence that shares s's pages for the longest usable
@@ -150,7 +154,7 @@ struct eng_sampling {
 };
 struct eng_item {
         eng_seq seq;
-        const uint32_t *tokens; uint32_t n; /* fed at positions eng_seq_len() .. + n */
+        const uint32_t *tokens; uint32_t n; /* fed at positions eng_seq_len() .. + n; NULL, see eng_step_begin() */
         enum eng_role role;
         uint32_t want;
         const struct eng_sampling *sampling; /* for ENG_WANT_SAMPLE: next token after the last fed one */
@@ -168,9 +172,24 @@ struct eng_result {
  * -EINVAL (bad handle, duplicate, token id out of range), -E2BIG (rows or context),
  * positive ENG_NO_PAGES. -EIO: the device is lost.
  */
-enum { ENG_NO_PAGES = 1 };
+enum { ENG_NO_PAGES = 1, ENG_WAIT = 2 };
 #define ENG_NO_TOKEN UINT32_MAX /* sampled when the mask allows nothing */
 int eng_step(struct eng_context *c, const struct eng_item *items, size_t n, struct eng_result *ret, struct h_error *err);
+/*
+ * The same in two halves, so that a device need not wait for its host. Steps run in the order in which they were begun;
+ * two may be in flight. Sequences are as after the step once it has begun: eng_seq_len() counts its tokens, and what is
+ * trimmed or freed is taken back, while finish still fills in the result of its item.
+ *
+ * An item with 'tokens' NULL (n 1, role GENERATED) is fed what the step in flight samples for its sequence, whatever that
+ * will be; if it is ENG_NO_TOKEN, the item's result means nothing. Bias and mask must stay until the step is finished.
+ *
+ * begin: as eng_step(); ENG_WAIT: nothing was touched, the step in flight must be finished first (it hands out logits or
+ * embeddings, or the host samples a token that this one needs, or two are in flight). finish: the oldest one; -EINVAL if
+ * none is in flight. *ret_n, if not NULL: its items.
+ */
+int eng_step_begin(struct eng_context *c, const struct eng_item *items, size_t n, struct h_error *err);
+int eng_step_finish(struct eng_context *c, struct eng_result *ret, size_t *ret_n, struct h_error *err);
+bool eng_context_ahead(const struct eng_context *c); /* steps run beside the caller: beginning the next one early pays */
 /* The sampler alone, for tests and for callers with their own logits. history: all tokens so far. pos: position being sampled. */
 uint32_t eng_sample(const float *logits, uint32_t n_vocab, const struct eng_sampling *s, const uint32_t *history,
                     uint32_t n_history, uint32_t pos, struct eng_result *ret);

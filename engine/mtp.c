@@ -82,6 +82,8 @@ int eng_mtp_logits(struct eng_context *c, const uint32_t *tokens, uint32_t n, fl
                 return h_error_set(err, HEARTH_E_unsupported, "model %s has no multi-token-prediction layer", d->arch);
         if (c->l.n_draft == 0)
                 return h_error_set(err, HEARTH_E_unsupported, "the context reserved no draft layer (draft depth 0)");
+        if (c->n_flight)
+                return h_error_set(err, HEARTH_E_busy, "a step is in flight");
         if (n == 0 || n > c->l.n_ctx)
                 return h_error_counts(err, HEARTH_E_prompt_too_long, n, c->l.n_ctx, "%u tokens, 1..%u are possible", n,
                                       c->l.n_ctx);

@@ -105,7 +105,7 @@ static int count_all(const struct eng_model *m, struct context_plan *p, struct h
 
         p->n_seq = p->l.n_places + p->l.n_prefix;
         p->n_out = k_weight_present(&d->output) ? p->l.n_outputs : 0;
-        p->slots = d->n_state == 0 ? 0 : p->l.n_draft ? p->l.n_draft + 3 : 2;
+        p->slots = d->n_state == 0 ? 0 : p->l.n_draft ? p->l.n_draft + 3 : p->l.ahead ? 3 : 2;
         p->keep_hidden = d->encoder || d->pooling != ENG_POOL_NONE || (d->n_mtp > 0 && p->l.n_draft > 0);
         r = count_kv(d, p, err);
         if (r < 0)

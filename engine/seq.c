@@ -31,6 +31,7 @@ int eng_seq_new(struct eng_context *c, eng_seq *ret) {
                         continue;
                 q->used = true;
                 q->len = 0;
+                q->pending = false;
                 q->state = (struct seq_state){ 0 };
                 forget_pool(c, q);
                 *ret = (eng_seq){ .index = i, .gen = ++q->gen };
@@ -83,13 +84,14 @@ void seq_state_begin(struct eng_context *c, uint32_t s, uint32_t item, uint32_t 
         for (uint32_t i = 0; i < n; i++)
                 c->a.state_out[row0 + i] = KV_NONE;
         st->n_draft = 0;
+        st->prev_len = 0;
         switch (role) {
         case ENG_ROLE_PROMPT: /* in place: the checkpoint moves along */
                 c->a.state_out[row0 + n - 1] = context_slot(c, s, q->len ? st->cur : 0);
                 break;
-        case ENG_ROLE_GENERATED: /* in place, unless that is the checkpoint */
+        case ENG_ROLE_GENERATED: /* in place, unless that is the checkpoint or there is a slot for going back */
                 k = q->len ? st->cur : 0;
-                if (q->len && st->mark_len && k == st->mark)
+                if (q->len && (c->slots > 2 || (st->mark_len && k == st->mark)))
                         for (k = 0; slot_busy(st, q->len, k); k++)
                                 ;
                 c->a.state_out[row0 + n - 1] = context_slot(c, s, k);
@@ -123,6 +125,10 @@ void seq_state_commit(struct eng_context *c, uint32_t s, uint32_t n, enum eng_ro
                 st->mark_len = q->len + n;
                 break;
         case ENG_ROLE_GENERATED:
+                if (q->len && st->draft[0].slot != st->cur) {
+                        st->prev = st->cur;
+                        st->prev_len = q->len;
+                }
                 st->cur = st->draft[0].slot;
                 break;
         case ENG_ROLE_DRAFT:
@@ -144,6 +150,10 @@ static uint32_t state_at(const struct eng_context *c, const struct sequence *q, 
         if (st->mark_len && st->mark_len <= n) {
                 best = st->mark_len;
                 *ret_slot = st->mark;
+        }
+        if (st->prev_len && st->prev_len <= n && st->prev_len > best) {
+                best = st->prev_len;
+                *ret_slot = st->prev;
         }
         for (uint32_t i = 0; i < st->n_draft; i++)
                 if (st->draft[i].len <= n && st->draft[i].len > best) {
@@ -180,11 +190,13 @@ int eng_seq_trim(struct eng_context *c, eng_seq s, uint32_t n, uint32_t *ret_n) 
                 st->cur = slot;
                 if (st->mark_len > n)
                         st->mark_len = 0;
+                st->prev_len = 0; /* taken, or behind n and soon overwritten */
                 /* Draft states up to n stay valid until the next step of this sequence. */
                 while (st->n_draft > 0 && st->draft[st->n_draft - 1].len > n)
                         st->n_draft--;
                 kv_trim(&c->kv, s.index, n);
                 q->len = n;
+                q->pending = false;
                 forget_pool(c, q);
         }
         *ret_n = n;
@@ -216,7 +228,7 @@ int eng_seq_fork(struct eng_context *c, eng_seq s, uint32_t n, eng_seq *ret, uin
 
         if (!q)
                 return -ESTALE;
-        n = seq_usable(c, q, n);
+        n = seq_usable(c, q, MIN(n, seq_known(q)));
         r = eng_seq_new(c, &fork);
         if (r < 0)
                 return r;

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One step: checks every item, then takes pages, builds the batch (rows of
- * generated and draft tokens first, then prompts), runs the forward pass and
- * hands out results. Nothing is changed until all checks passed; nothing is
- * allocated.
+ * One step in two halves. begin: checks every item (step_check.c), then takes
+ * pages, builds the batch (rows of generated and draft tokens first, then
+ * prompts) and runs the forward pass; sequences are then as after the step.
+ * finish: hands out results. Nothing is changed until all checks passed; nothing
+ * is allocated.
+ *
+ * What a step in flight still writes is safe from whatever is trimmed, freed or
+ * begun meanwhile: the device does everything in the order of the calls.
  */
 #include <string.h>
 
@@ -14,110 +18,8 @@ static bool is_d(const struct eng_item *it) {
         return it->role != ENG_ROLE_PROMPT;
 }
 
-/* Rows of logits an item needs. */
-static uint32_t outputs_of(const struct eng_item *it) {
-        if (it->want & ENG_WANT_LOGITS_ALL)
-                return it->n;
-        return it->want & (ENG_WANT_SAMPLE | ENG_WANT_LOGITS_LAST) ? 1 : 0;
-}
-
-/* ---- checks ---------------------------------------------------------------- */
-
 #define refuse(err, e, code, needed, available, ...) \
         (h_error_counts(err, HEARTH_E_##code, needed, available, __VA_ARGS__), (e))
-
-static int check_wants(const struct eng_context *c, const struct eng_item *it, size_t i, const struct sequence *q,
-                       struct h_error *err) {
-        const struct eng_desc *d = c->m->desc;
-        const struct eng_sampling *s = it->sampling;
-
-        if (outputs_of(it) && c->n_out == 0)
-                return refuse(err, -EINVAL, unsupported, 0, 0, "item %zu: this model gives no logits", i);
-        if (it->want & ENG_WANT_SAMPLE) {
-                if (!s)
-                        return refuse(err, -EINVAL, bad_request, 0, 0, "item %zu: no sampling parameters", i);
-                if (s->n_top > ELEMENTSOF(((struct eng_result *)0)->top))
-                        return refuse(err, -EINVAL, bad_request, s->n_top, ELEMENTSOF(((struct eng_result *)0)->top),
-                                      "item %zu: %u top tokens asked for, at most 20 are given", i, s->n_top);
-                for (size_t b = 0; b < s->n_bias; b++)
-                        if (s->bias[b].token >= d->n_vocab)
-                                return refuse(err, -EINVAL, bad_request, s->bias[b].token, d->n_vocab,
-                                              "item %zu: bias for token %u, the vocabulary has %u", i,
-                                              s->bias[b].token, d->n_vocab);
-        }
-        if (it->want & ENG_WANT_EMBEDDING) {
-                if (!c->pooled || d->pooling == ENG_POOL_NONE)
-                        return refuse(err, -EINVAL, unsupported, 0, 0, "item %zu: this model gives no embeddings", i);
-                if (d->pooling == ENG_POOL_MEAN && q->pool_len != q->len)
-                        return refuse(err, -EINVAL, bad_request, q->pool_len, q->len,
-                                      "item %zu: a mean needs a sequence fed from its start", i);
-                if (d->pooling == ENG_POOL_CLS && q->len > 0)
-                        return refuse(err, -EINVAL, bad_request, q->len, 0,
-                                      "item %zu: this model's embedding is its first token's, fed in the same step", i);
-        }
-        return 0;
-}
-
-static int check_item(struct eng_context *c, const struct eng_item *it, size_t i, struct h_error *err) {
-        const struct eng_desc *d = c->m->desc;
-        struct sequence *q = context_seq(c, it->seq);
-
-        if (!q)
-                return refuse(err, -EINVAL, bad_request, 0, 0, "item %zu: stale sequence handle", i);
-        if (q->stamp == c->stamp)
-                return refuse(err, -EINVAL, bad_request, 0, 0, "item %zu: a sequence is in the step twice", i);
-        q->stamp = c->stamp;
-        if (it->n == 0 || it->n > c->l.n_rows)
-                return refuse(err, it->n ? -E2BIG : -EINVAL, bad_request, it->n, c->l.n_rows,
-                              "item %zu: %u tokens in one step, 1..%u are possible", i, it->n, c->l.n_rows);
-        if (it->n > c->l.n_ctx - q->len)
-                return refuse(err, -E2BIG, prompt_too_long, (uint64_t)q->len + it->n, c->l.n_ctx,
-                              "item %zu: %u tokens after %u pass the context of %u", i, it->n, q->len, c->l.n_ctx);
-        for (uint32_t k = 0; k < it->n; k++)
-                if (it->tokens[k] >= d->n_vocab)
-                        return refuse(err, -EINVAL, bad_request, it->tokens[k], d->n_vocab,
-                                      "item %zu: token %u at place %u, the vocabulary has %u", i, it->tokens[k], k,
-                                      d->n_vocab);
-        if (it->role == ENG_ROLE_DRAFT && it->n > c->l.n_draft + 1)
-                return refuse(err, -EINVAL, bad_request, it->n, c->l.n_draft + 1,
-                              "item %zu: a draft step of %u rows, %u are reserved", i, it->n, c->l.n_draft + 1);
-        if (d->encoder && q->len > 0)
-                return refuse(err, -EINVAL, bad_request, 0, 0, "item %zu: an encoder takes a text in one step", i);
-        return check_wants(c, it, i, q, err);
-}
-
-static int check_items(struct eng_context *c, const struct eng_item *items, size_t n, uint32_t *ret_rows,
-                       struct h_error *err) {
-        uint64_t rows = 0, outs = 0;
-
-        if (n == 0 || n > c->l.n_places)
-                return refuse(err, n ? -E2BIG : -EINVAL, bad_request, n, c->l.n_places,
-                              "%zu sequences in one step, 1..%u are possible", n, c->l.n_places);
-        c->stamp++;
-        for (size_t i = 0; i < n; i++) {
-                int r = check_item(c, &items[i], i, err);
-                if (r < 0)
-                        return r;
-                rows += items[i].n;
-                outs += outputs_of(&items[i]);
-        }
-        if (rows > c->l.n_rows)
-                return refuse(err, -E2BIG, bad_request, rows, c->l.n_rows, "%llu rows in one step, at most %u are possible",
-                              (unsigned long long)rows, c->l.n_rows);
-        if (outs > c->n_out)
-                return refuse(err, -E2BIG, bad_request, outs, c->n_out,
-                              "%llu rows of logits in one step, at most %u are possible", (unsigned long long)outs,
-                              c->n_out);
-        for (uint32_t g = 0; g < c->kv.n_group; g++) {
-                uint64_t need = 0;
-                for (size_t i = 0; i < n; i++)
-                        need += kv_need(&c->kv, g, items[i].seq.index, c->seq[items[i].seq.index].len, items[i].n);
-                if (need > c->kv.group[g].n_free)
-                        return ENG_NO_PAGES;
-        }
-        *ret_rows = (uint32_t)rows;
-        return 0;
-}
 
 /* ---- the batch --------------------------------------------------------------- */
 
@@ -126,10 +28,19 @@ struct step {
         struct eng_forward_io io;
 };
 
+/* What the step before sampled for a sequence; it has run. A token that can't be fed makes a result that means nothing. */
+static uint32_t sampled_token(struct eng_context *c, eng_seq s) {
+        struct flight_item *from = step_source(c, s);
+        struct flight *f = &c->flight[(c->first_flight + c->n_flight - 1) % MAX_FLIGHT];
+        uint32_t token = f->result[from - f->item].token;
+
+        return token < c->m->desc->n_vocab ? token : 0;
+}
+
 /* Rows of one item, from row0 on. */
 static int add_rows(struct eng_context *c, struct step *st, const struct eng_item *it, uint32_t i) {
         struct sequence *q = &c->seq[it->seq.index];
-        uint32_t row0 = st->b.n, n_out = outputs_of(it);
+        uint32_t row0 = st->b.n, n_out = step_outputs(it);
         int r;
 
         r = kv_extend(&c->kv, it->seq.index, q->len, it->n);
@@ -138,7 +49,7 @@ static int add_rows(struct eng_context *c, struct step *st, const struct eng_ite
         for (uint32_t g = 0; g < c->kv.n_group; g++)
                 kv_step_row(&c->kv, g, i, it->seq.index, q->len + it->n);
         for (uint32_t k = 0; k < it->n; k++) {
-                c->a.token[row0 + k] = it->tokens[k];
+                c->a.token[row0 + k] = it->tokens ? it->tokens[k] : sampled_token(c, it->seq);
                 c->a.pos[row0 + k] = (int32_t)(q->len + k);
                 c->a.seq[row0 + k] = i;
         }
@@ -207,18 +118,30 @@ static const float *pool(struct eng_context *c, const struct eng_item *it, uint3
         return NULL;
 }
 
-static void finish_item(struct eng_context *c, const struct eng_item *it, uint32_t i, struct eng_result *ret) {
-        const struct eng_desc *d = c->m->desc;
+/* The sequence is as after the step, though its rows may still be on their way. */
+static void commit_item(struct eng_context *c, const struct eng_item *it, struct flight_item *fi) {
         struct sequence *q = &c->seq[it->seq.index];
-        uint32_t n_out = outputs_of(it);
-        const float *logits = c->logits_host + (size_t)c->a.out0[i] * d->n_vocab;
+        struct flight_item *from = it->tokens ? NULL : step_source(c, it->seq);
 
         seq_state_commit(c, it->seq.index, it->n, it->role);
-        if (q->pool && q->pool_len == q->len)
-                mean_rows(q, c->hidden_host + (size_t)c->a.row0[i] * d->n_embd, it->n, d->n_embd);
-        memcpy(q->tokens + q->len, it->tokens, it->n * sizeof(*q->tokens));
+        if (from) {
+                from->fed = true;
+                q->pending = true;
+                q->tokens[q->len] = c->a.token[fi->row0];
+        } else {
+                memcpy(q->tokens + q->len, it->tokens, it->n * sizeof(*q->tokens));
+        }
         q->len += it->n;
         kv_release_behind(&c->kv, it->seq.index, q->len);
+        fi->len = q->len;
+}
+
+static void fill_result(struct eng_context *c, const struct eng_item *it, uint32_t i, const struct flight_item *fi,
+                        struct eng_result *ret) {
+        const struct eng_desc *d = c->m->desc;
+        struct sequence *q = &c->seq[it->seq.index];
+        uint32_t n_out = step_outputs(it);
+        const float *logits = c->logits_host + (size_t)fi->out0 * d->n_vocab;
 
         ret->token = ENG_NO_TOKEN;
         ret->logprob = 0;
@@ -258,32 +181,102 @@ static int lost(struct eng_context *c, int r, struct h_error *err) {
         return -EIO;
 }
 
-int eng_step(struct eng_context *c, const struct eng_item *items, size_t n, struct eng_result *ret,
-             struct h_error *err) {
+static int run(struct eng_context *c, struct step *st) {
+        int r;
+
+        if (c->hidden && c->m->desc->pooling != ENG_POOL_NONE)
+                st->io.hidden = c->hidden;
+        r = c->dev->ops->batch_begin(c->dev, &st->b);
+        if (r >= 0)
+                r = eng_forward_run(c->forward, &st->io);
+        if (r >= 0)
+                r = c->dev->ops->batch_end(c->dev, &st->b);
+        return r < 0 ? r : fetch(c, st);
+}
+
+/* What finish needs to know, and the sequences moved on. */
+static void take_off(struct eng_context *c, const struct eng_item *items, size_t n) {
+        struct flight *f = &c->flight[(c->first_flight + c->n_flight) % MAX_FLIGHT];
+
+        f->n = (uint32_t)n;
+        f->exclusive = c->m->desc->pooling != ENG_POOL_NONE;
+        for (size_t i = 0; i < n; i++) {
+                const struct eng_item *it = &items[i];
+                struct flight_item *fi = &f->item[i];
+                struct sequence *q = &c->seq[it->seq.index];
+
+                *fi = (struct flight_item){ .seq = it->seq, .n = it->n, .role = it->role, .want = it->want,
+                                            .row0 = c->a.row0[i], .out0 = c->a.out0[i] };
+                if (it->sampling)
+                        fi->sampling = *it->sampling;
+                f->exclusive |= (it->want & (ENG_WANT_LOGITS_ALL | ENG_WANT_LOGITS_LAST | ENG_WANT_EMBEDDING)) != 0;
+                if (q->pool && q->pool_len == q->len)
+                        mean_rows(q, c->hidden_host + (size_t)fi->row0 * c->m->desc->n_embd, it->n, c->m->desc->n_embd);
+                commit_item(c, it, fi);
+                fill_result(c, it, (uint32_t)i, fi, &f->result[i]);
+        }
+        c->n_flight++;
+}
+
+int eng_step_begin(struct eng_context *c, const struct eng_item *items, size_t n, struct h_error *err) {
         struct step st;
         uint32_t rows;
         int r;
 
         if (c->lost)
                 return refuse(err, -EIO, device_lost, 0, 0, "the device failed earlier");
-        r = check_items(c, items, n, &rows, err);
+        if (c->n_flight == MAX_FLIGHT)
+                return ENG_WAIT;
+        if (c->n_flight && c->flight[(c->first_flight + c->n_flight - 1) % MAX_FLIGHT].exclusive)
+                return ENG_WAIT;
+        r = step_check(c, items, n, &rows, err);
         if (r != 0)
                 return r;
         r = build(c, &st, items, n);
+        if (r >= 0)
+                r = run(c, &st);
         if (r < 0)
                 return lost(c, r, err);
-        if (c->hidden && c->m->desc->pooling != ENG_POOL_NONE)
-                st.io.hidden = c->hidden;
-        r = c->dev->ops->batch_begin(c->dev, &st.b);
-        if (r >= 0)
-                r = eng_forward_run(c->forward, &st.io);
-        if (r >= 0)
-                r = c->dev->ops->batch_end(c->dev, &st.b);
-        if (r >= 0)
-                r = fetch(c, &st);
-        if (r < 0)
-                return lost(c, r, err);
-        for (size_t i = 0; i < n; i++)
-                finish_item(c, &items[i], (uint32_t)i, &ret[i]);
+        take_off(c, items, n);
         return 0;
+}
+
+int eng_step_finish(struct eng_context *c, struct eng_result *ret, size_t *ret_n, struct h_error *err) {
+        struct flight *f = &c->flight[c->first_flight];
+
+        if (c->lost)
+                return refuse(err, -EIO, device_lost, 0, 0, "the device failed earlier");
+        if (c->n_flight == 0)
+                return refuse(err, -EINVAL, bad_request, 0, 0, "no step is in flight");
+        for (uint32_t i = 0; i < f->n; i++) {
+                struct sequence *q = context_seq(c, f->item[i].seq);
+
+                ret[i] = f->result[i];
+                /* The next step was fed this token; its sequence may have been taken back or freed since. */
+                if (f->item[i].fed && q && q->pending && q->len == f->item[i].len + 1) {
+                        q->tokens[q->len - 1] = ret[i].token;
+                        q->pending = false;
+                }
+        }
+        if (ret_n)
+                *ret_n = f->n;
+        c->first_flight = (c->first_flight + 1) % MAX_FLIGHT;
+        c->n_flight--;
+        return 0;
+}
+
+int eng_step(struct eng_context *c, const struct eng_item *items, size_t n, struct eng_result *ret,
+             struct h_error *err) {
+        int r;
+
+        if (c->n_flight)
+                return refuse(err, -EBUSY, busy, c->n_flight, 0, "%u steps are in flight: they must be finished first",
+                              c->n_flight);
+        r = eng_step_begin(c, items, n, err);
+        return r ? r : eng_step_finish(c, ret, NULL, err);
+}
+
+bool eng_context_ahead(const struct eng_context *c) {
+        (void)c;
+        return false; /* a CPU's steps have run when begin returns */
 }
