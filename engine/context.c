@@ -102,9 +102,9 @@ bool context_carve(struct eng_context *c, void *base, uint64_t *ret_bytes) {
         if (c->n_out) {
                 struct sampler_scratch *w = TAKE(&a, struct sampler_scratch, 1);
                 struct sampler_scratch s = {
-                        .work = TAKE(&a, float, n_vocab), .weight = TAKE(&a, float, n_vocab),
+                        .work = TAKE(&a, float, n_vocab),
                         .id = TAKE(&a, uint32_t, n_vocab), .count = TAKE(&a, uint32_t, n_vocab),
-                        .block = TAKE(&a, double, DIV_ROUND_UP(n_vocab, SAMPLE_BLOCK)),
+                        .block = TAKE(&a, uint64_t, DIV_ROUND_UP(n_vocab, SAMPLE_BLOCK)),
                 };
                 if (base)
                         *w = s;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "engine/context.h"
+#include "engine/sample.h"
 
 #define DEFAULT_CTX 8192u
 #define DEFAULT_ROWS 512u
@@ -44,6 +45,10 @@ static int resolve(const struct eng_model *m, const struct eng_limits *in, struc
                 return h_error_counts(err, HEARTH_E_bad_request, l->n_ctx, d->n_ctx_train,
                                       "a context of %u positions is asked for, the model was trained for %u", l->n_ctx,
                                       d->n_ctx_train);
+        if (d->n_vocab > SAMPLE_MAX_VOCAB)
+                return h_error_counts(err, HEARTH_E_unsupported, d->n_vocab, SAMPLE_MAX_VOCAB,
+                                      "a vocabulary of %u tokens: at most %u can be sampled from", d->n_vocab,
+                                      SAMPLE_MAX_VOCAB);
         if (l->n_rows == 0)
                 l->n_rows = DEFAULT_ROWS + l->n_places;
         if (d->encoder)

@@ -13,6 +13,9 @@
  * The draw inverts the cumulative distribution over ascending ids with one
  * uniform number, a function of (seed, position) alone: same logits, seed and
  * position give the same token, whatever was sampled before or beside it.
+ *
+ * Every sum that decides is one of integers (sample.h), so the token is the same
+ * whoever sums in whatever order: a GPU's sampler gives the tokens of this one.
  */
 #include "engine/sample.h"
 
@@ -28,9 +31,16 @@ static uint64_t mix(uint64_t z) {
         return z ^ (z >> 31);
 }
 
+uint64_t sample_noise(uint64_t seed, uint32_t pos) {
+        return mix(mix(seed + 0x9e3779b97f4a7c15u) + ((uint64_t)pos + 1) * 0x9e3779b97f4a7c15u) >> 11;
+}
+
 double sample_uniform(uint64_t seed, uint32_t pos) {
-        uint64_t z = mix(mix(seed + 0x9e3779b97f4a7c15u) + ((uint64_t)pos + 1) * 0x9e3779b97f4a7c15u);
-        return ((double)(z >> 11) + 0.5) * 0x1p-53;
+        return ((double)sample_noise(seed, pos) + 0.5) * 0x1p-53;
+}
+
+double sample_norm(float max, uint64_t mass) {
+        return (double)max + log((double)mass * 0x1p-42);
 }
 
 /* ---- an order and heaps over it -------------------------------------------- */
@@ -162,8 +172,8 @@ static uint32_t bin_of(float x, float max, float scale) {
  * of mass is reached, by summing in bins of equal width. Returns how many are
  * left; *ret_mass is the mass of those above.
  */
-static uint32_t narrow(const float *x, uint32_t *id, uint32_t n, float max, double need, double *ret_mass) {
-        double bin[BINS] = { 0 };
+static uint32_t narrow(const float *x, uint32_t *id, uint32_t n, float max, uint64_t need, uint64_t *ret_mass) {
+        uint64_t bin[BINS] = { 0 };
         float widest = 0, scale;
         uint32_t kept = 0, b = 0;
 
@@ -175,7 +185,7 @@ static uint32_t narrow(const float *x, uint32_t *id, uint32_t n, float max, doub
         if (!isfinite(scale))
                 return n;
         for (uint32_t i = 0; i < n; i++)
-                bin[bin_of(x[id[i]], max, scale)] += (double)vec_exp(x[id[i]] - max);
+                bin[bin_of(x[id[i]], max, scale)] += vec_weight(x[id[i]] - max);
         while (b + 1 < BINS && *ret_mass + bin[b] < need)
                 *ret_mass += bin[b++];
         for (uint32_t i = 0; i < n; i++)
@@ -185,16 +195,16 @@ static uint32_t narrow(const float *x, uint32_t *id, uint32_t n, float max, doub
 }
 
 /* Takes in order until 'need' of mass is reached; the last one taken is the cut. */
-static struct cut take_mass(const float *x, uint32_t *heap, uint32_t n, float max, double need) {
+static struct cut take_mass(const float *x, uint32_t *heap, uint32_t n, float max, uint64_t need) {
         struct cut cut = { -INFINITY, UINT32_MAX };
-        double mass = 0;
+        uint64_t mass = 0;
 
         if (n > BINS)
                 n = narrow(x, heap, n, max, need, &mass);
         heapify(x, heap, n, false);
         while (n > 0) {
                 cut = (struct cut){ x[heap[0]], heap[0] };
-                mass += (double)vec_exp(x[heap[0]] - max);
+                mass += vec_weight(x[heap[0]] - max);
                 if (mass >= need)
                         break;
                 heap[0] = heap[--n];
@@ -203,20 +213,20 @@ static struct cut take_mass(const float *x, uint32_t *heap, uint32_t n, float ma
         return cut;
 }
 
-static double mass_of(const float *x, const uint32_t *id, uint32_t n, float max) {
-        double mass = 0;
+static uint64_t mass_of(const float *x, const uint32_t *id, uint32_t n, float max) {
+        uint64_t mass = 0;
         for (uint32_t i = 0; i < n; i++)
-                mass += (double)vec_exp(x[id[i]] - max);
+                mass += vec_weight(x[id[i]] - max);
         return mass;
 }
 
 /* The cut that top_k and top_p make. */
 static struct cut find_cut(struct sampler_scratch *w, const float *x, uint32_t n, float max,
                            const struct eng_sampling *s) {
-        static const float reach[] = { 4, 12, 30 }; /* e^-reach: the least weight gathered, tried in turn */
+        static const float reach[] = { 4, 12, INFINITY }; /* e^-reach: the least weight gathered, tried in turn */
         struct cut all = { -INFINITY, UINT32_MAX };
         bool top_p = s->top_p > 0 && s->top_p < 1;
-        double total;
+        uint64_t need;
 
         if (s->top_k > 0 && s->top_k < n) {
                 uint32_t k = select_top(x, n, s->top_k, w->id);
@@ -225,84 +235,80 @@ static struct cut find_cut(struct sampler_scratch *w, const float *x, uint32_t n
                         cut = all;
                 if (!top_p)
                         return cut;
-                return take_mass(x, w->id, k, max, (double)s->top_p * mass_of(x, w->id, k, max));
+                return take_mass(x, w->id, k, max, sample_need(s->top_p, mass_of(x, w->id, k, max)));
         }
         if (!top_p)
                 return all;
-        total = vec_exp_sum(x, n, max, 1, NULL);
+        need = sample_need(s->top_p, vec_mass(x, n, max, 1, NULL));
         for (size_t i = 0; i < ELEMENTSOF(reach); i++) {
                 uint32_t k = vec_gather(x, n, max - reach[i], w->id, n);
-                if (mass_of(x, w->id, k, max) >= (double)s->top_p * total)
-                        return take_mass(x, w->id, k, max, (double)s->top_p * total);
+                if (mass_of(x, w->id, k, max) >= need)
+                        return take_mass(x, w->id, k, max, need);
         }
         return all;
 }
 
 /* Draws among all of the vocabulary: finds the block, then the value in it. */
-static uint32_t draw_all(struct sampler_scratch *w, const float *x, uint32_t n, float max, float scale, double u) {
-        double total = vec_exp_sum(x, n, max, scale, w->block), target = u * total, sum = 0;
-        uint32_t last = n, b = 0, n_blocks = DIV_ROUND_UP(n, SAMPLE_BLOCK);
+static uint32_t draw_all(struct sampler_scratch *w, const float *x, uint32_t n, float max, float scale, uint64_t noise) {
+        uint64_t target = sample_target(vec_mass(x, n, max, scale, w->block), noise), sum = 0;
+        uint32_t b = 0, n_blocks = DIV_ROUND_UP(n, SAMPLE_BLOCK);
 
         while (b + 1 < n_blocks && sum + w->block[b] <= target)
                 sum += w->block[b++];
         for (uint32_t i = b * SAMPLE_BLOCK; i < n; i++) {
-                double p = (double)vec_exp((x[i] - max) * scale);
-                if (p == 0)
-                        continue;
-                last = i;
-                sum += p;
+                sum += vec_weight((x[i] - max) * scale);
                 if (sum > target)
-                        break;
+                        return i;
         }
-        return last < n ? last : vec_find(x, n, max);
+        return vec_find(x, n, max); /* not reached: the largest weighs MASS_ONE */
 }
 
 static uint32_t draw_cut(struct sampler_scratch *w, const float *x, uint32_t n, float max, float scale, struct cut cut,
-                         float least, double u) {
+                         float least, uint64_t noise) {
         uint32_t k = vec_gather(x, n, MAX(cut.value, least), w->id, n), kept = 0;
-        double total = 0, sum = 0;
+        uint64_t total = 0, sum = 0, target;
 
         for (uint32_t i = 0; i < k; i++) {
                 uint32_t id = w->id[i];
                 if (x[id] == cut.value && id > cut.id)
                         continue;
-                w->id[kept] = id;
-                w->weight[kept] = vec_exp((x[id] - max) * scale);
-                total += (double)w->weight[kept++];
+                w->id[kept++] = id;
+                total += vec_weight((x[id] - max) * scale);
         }
+        target = sample_target(total, noise);
         for (uint32_t i = 0; i < kept; i++) {
-                sum += (double)w->weight[i];
-                if (sum > u * total)
+                sum += vec_weight((x[w->id[i]] - max) * scale);
+                if (sum > target)
                         return w->id[i];
         }
-        return kept ? w->id[kept - 1] : vec_find(x, n, max);
+        return vec_find(x, n, max); /* not reached */
 }
 
 static uint32_t choose(struct sampler_scratch *w, const float *x, uint32_t n, float max, const struct eng_sampling *s,
                        uint32_t pos) {
         float least = -INFINITY, scale;
         struct cut cut;
-        double u;
+        uint64_t noise;
 
         if (max == -INFINITY)
                 return ENG_NO_TOKEN;
         scale = 1 / s->temperature;
         if (!(s->temperature > 0) || s->top_k == 1 || !isfinite(max) || !isfinite(scale))
                 return vec_find(x, n, max);
-        u = sample_uniform(s->seed, pos);
+        noise = sample_noise(s->seed, pos);
         cut = find_cut(w, x, n, max, s);
         if (s->min_p > 0)
                 least = max + logf(MIN(s->min_p, 1.0f));
         if (cut.value == -INFINITY && least == -INFINITY)
-                return draw_all(w, x, n, max, scale, u);
-        return draw_cut(w, x, n, max, scale, cut, least, u);
+                return draw_all(w, x, n, max, scale, noise);
+        return draw_cut(w, x, n, max, scale, cut, least, noise);
 }
 
 /* ---- the whole ---------------------------------------------------------------- */
 
 static void report(struct sampler_scratch *w, const float *logits, uint32_t n_vocab, float max,
                    const struct eng_sampling *s, struct eng_result *ret) {
-        double norm = (double)max + log(vec_exp_sum(logits, n_vocab, max, 1, NULL));
+        double norm = sample_norm(max, vec_mass(logits, n_vocab, max, 1, NULL));
         uint32_t n = MIN(MIN(s->n_top, (uint32_t)ELEMENTSOF(ret->top)), n_vocab), left;
 
         ret->logprob = ret->token < n_vocab ? (float)((double)logits[ret->token] - norm) : 0;
@@ -332,16 +338,15 @@ uint32_t eng_sample(const float *logits, uint32_t n_vocab, const struct eng_samp
                     uint32_t n_history, uint32_t pos, struct eng_result *ret) {
         struct eng_result unused = { 0 };
         struct sampler_scratch w = {
-                .work = h_malloc(n_vocab * sizeof(float)), .weight = h_malloc(n_vocab * sizeof(float)),
+                .work = h_malloc(n_vocab * sizeof(float)),
                 .id = h_malloc(n_vocab * sizeof(uint32_t)), .count = h_new0(uint32_t, n_vocab),
-                .block = h_malloc(DIV_ROUND_UP(n_vocab, SAMPLE_BLOCK) * sizeof(double)),
+                .block = h_malloc(DIV_ROUND_UP(n_vocab, SAMPLE_BLOCK) * sizeof(uint64_t)),
         };
         uint32_t token = ENG_NO_TOKEN;
 
-        if (w.work && w.weight && w.id && w.count && w.block && n_vocab > 0)
+        if (w.work && w.id && w.count && w.block && n_vocab > 0)
                 token = sample_with(&w, logits, n_vocab, s, history, n_history, pos, ret ? ret : &unused);
         free(w.work);
-        free(w.weight);
         free(w.id);
         free(w.count);
         free(w.block);

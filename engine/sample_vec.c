@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sampler's passes over a whole vocabulary, written on vectors of eight so
- * that any processor can run them and every one gives the same bits: the lanes,
- * their order of summation and the absence of fused multiply-add are fixed. The
- * AVX2 copies are the same code for another target.
+ * that any processor can run them and every one gives the same bits: single
+ * operations in a fixed order, no fused multiply-add, and sums of integers. The
+ * AVX2 copies are the same code for another target; kernels/cuda/sample.cu does
+ * the same operations.
  */
 #include <math.h>
 #include <string.h>
@@ -12,6 +13,9 @@
 
 typedef float v8 __attribute__((vector_size(32)));
 typedef int32_t v8i __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
+typedef double v4d __attribute__((vector_size(32)));
+typedef uint64_t v4u __attribute__((vector_size(32)));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -40,8 +44,23 @@ float vec_exp(float x) {
         return p * two;
 }
 
-/* Adds exp((x - shift) * scale) of eight values to acc. */
-INLINE void exp_add(const float *x, float shift, float scale, v8 *acc) {
+/*
+ * 1024 + p, for p in [0, 1], has steps of 2^-42: its bits less those of 1024 are
+ * p in units of MASS_ONE, rounded to the nearest (ties to even).
+ */
+#define SHIFT_BITS ((uint64_t)0x4090000000000000)
+
+uint64_t vec_weight(float x) {
+        double d = (double)vec_exp(x) + 1024;
+        uint64_t bits;
+
+        memcpy(&bits, &d, sizeof(bits));
+        return bits - SHIFT_BITS;
+}
+
+/* Adds the bits of 1024 + exp((x - shift) * scale) of eight values to acc. */
+INLINE void mass_add(const float *x, float shift, float scale, v4u acc[2]) {
+        struct { v4 half[2]; } h;
         v8 v, n, r, p;
         v8i bits, keep;
 
@@ -54,33 +73,37 @@ INLINE void exp_add(const float *x, float shift, float scale, v8 *acc) {
         p = EXP_POLY(r);
         bits = (__builtin_convertvector(n, v8i) + 127) << 23;
         p = p * (v8)bits;
-        *acc = *acc + (v8)((v8i)p & keep);
+        p = (v8)((v8i)p & keep);
+        memcpy(&h, &p, sizeof(h));
+        for (unsigned k = 0; k < 2; k++)
+                acc[k] += (v4u)(__builtin_convertvector(h.half[k], v4d) + 1024.0);
 }
 
-INLINE double exp_block(const float *x, uint32_t n, float shift, float scale) {
-        v8 acc = { 0 };
-        double sum = 0;
+INLINE uint64_t mass_block(const float *x, uint32_t n, float shift, float scale) {
+        v4u acc[2] = { 0 };
+        uint64_t sum = 0;
         uint32_t i = 0;
 
         for (; i + 8 <= n; i += 8)
-                exp_add(x + i, shift, scale, &acc);
+                mass_add(x + i, shift, scale, acc);
         if (i < n) {
                 float tail[8];
                 for (uint32_t j = 0; j < 8; j++)
                         tail[j] = i + j < n ? x[i + j] : -INFINITY;
-                exp_add(tail, shift, scale, &acc);
+                mass_add(tail, shift, scale, acc);
+                i += 8;
         }
-        for (uint32_t j = 0; j < 8; j++)
-                sum += (double)acc[j];
-        return sum;
+        for (unsigned j = 0; j < 8; j++)
+                sum += acc[j / 4][j % 4];
+        return sum - i * SHIFT_BITS;
 }
 
-INLINE double exp_sum_body(const float *x, uint32_t n, float shift, float scale, double *block) {
-        double sum = 0;
+INLINE uint64_t mass_body(const float *x, uint32_t n, float shift, float scale, uint64_t *block) {
+        uint64_t sum = 0;
 
         for (uint32_t b = 0; (uint64_t)b * SAMPLE_BLOCK < n; b++) {
                 uint32_t at = b * SAMPLE_BLOCK;
-                double s = exp_block(x + at, MIN(SAMPLE_BLOCK, n - at), shift, scale);
+                uint64_t s = mass_block(x + at, MIN(SAMPLE_BLOCK, n - at), shift, scale);
                 if (block)
                         block[b] = s;
                 sum += s;
@@ -143,8 +166,8 @@ INLINE uint32_t gather_body(const float *x, uint32_t n, float least, uint32_t *i
 
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
-AVX2 static double exp_sum_avx2(const float *x, uint32_t n, float shift, float scale, double *block) {
-        return exp_sum_body(x, n, shift, scale, block);
+AVX2 static uint64_t mass_avx2(const float *x, uint32_t n, float shift, float scale, uint64_t *block) {
+        return mass_body(x, n, shift, scale, block);
 }
 AVX2 static float max_avx2(const float *x, uint32_t n) {
         return max_body(x, n);
@@ -161,9 +184,9 @@ AVX2 static uint32_t gather_avx2(const float *x, uint32_t n, float least, uint32
 #define DISPATCH(name, ...)
 #endif
 
-double vec_exp_sum(const float *x, uint32_t n, float shift, float scale, double *block) {
-        DISPATCH(exp_sum, x, n, shift, scale, block);
-        return exp_sum_body(x, n, shift, scale, block);
+uint64_t vec_mass(const float *x, uint32_t n, float shift, float scale, uint64_t *block) {
+        DISPATCH(mass, x, n, shift, scale, block);
+        return mass_body(x, n, shift, scale, block);
 }
 
 float vec_max(const float *x, uint32_t n) {

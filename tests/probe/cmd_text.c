@@ -137,7 +137,7 @@ static int score_row(void *ud, uint32_t pos, const float *logits) {
         if (pos + 1 >= s->n)
                 return 0;
         max = vec_max(logits, s->n_vocab);
-        s->nll += (double)max + log(vec_exp_sum(logits, s->n_vocab, max, 1, NULL)) - (double)logits[s->ids[pos + 1]];
+        s->nll += sample_norm(max, vec_mass(logits, s->n_vocab, max, 1, NULL)) - (double)logits[s->ids[pos + 1]];
         s->scored++;
         return 0;
 }

@@ -256,11 +256,51 @@ static void test_exp(void **state) {
         assert_true(vec_exp(-INFINITY) == 0 && vec_exp(NAN) == 0);
 }
 
+/* Masses add up the same in any order and however many at once, and are what they stand for. */
+static void test_masses(void **state) {
+        for (unsigned round = 0; round < 300; round++) {
+                uint32_t n = 1 + (uint32_t)(next() % 5000);
+                float *x = malloc(n * sizeof(float)), max, scale = 0.2f + 3 * uniform();
+                uint64_t sum = 0, *block = malloc(DIV_ROUND_UP(n, SAMPLE_BLOCK) * sizeof(*block)), whole;
+                double exact = 0;
+
+                fill(x, n, round % 3 == 0);
+                if (round % 5 == 0) {
+                        x[next() % n] = NAN;
+                        x[next() % n] = -INFINITY;
+                }
+                max = vec_max(x, n);
+                for (uint32_t i = n; i-- > 0;) {
+                        uint64_t w = vec_weight((x[i] - max) * scale);
+                        assert_true(w == (uint64_t)llrint((double)vec_exp((x[i] - max) * scale) * (double)MASS_ONE));
+                        sum += w;
+                        exact += x[i] >= -INFINITY ? exp((x[i] - max) * (double)scale) : 0;
+                }
+                whole = vec_mass(x, n, max, scale, block);
+                assert_true(whole == sum);
+                for (uint32_t b = 0; b < DIV_ROUND_UP(n, SAMPLE_BLOCK); b++)
+                        whole -= block[b];
+                assert_true(whole == 0);
+                if (n > 1 && max > -INFINITY)
+                        assert_true(fabs((double)sum / (double)MASS_ONE / exact - 1) < 1e-5);
+                free(x);
+                free(block);
+        }
+        assert_true(vec_weight(0) == MASS_ONE && vec_weight(NAN) == 0 && vec_weight(-INFINITY) == 0);
+        for (unsigned i = 0; i < 1000; i++) { /* a target lies below the mass */
+                uint64_t mass = 1 + next() % (MASS_ONE * 1000), noise = next() >> 11;
+                double want = (double)mass * (((double)noise + 0.5) * 0x1p-53);
+                assert_true(sample_target(mass, noise) < mass);
+                assert_true(fabs((double)sample_target(mass, noise) - want) <= 1 + want * 1e-12);
+        }
+        assert_true(sample_target(MASS_ONE, ((uint64_t)1 << 53) - 1) == MASS_ONE - 1 && sample_target(MASS_ONE, 0) == 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_against_plain), cmocka_unit_test(test_greedy_ties),
                 cmocka_unit_test(test_nothing_allowed), cmocka_unit_test(test_distribution),
-                cmocka_unit_test(test_logprobs), cmocka_unit_test(test_exp),
+                cmocka_unit_test(test_logprobs), cmocka_unit_test(test_exp), cmocka_unit_test(test_masses),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
