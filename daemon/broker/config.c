@@ -14,45 +14,50 @@
 
 #include "base/alloc.h"
 
-enum kind { KIND_BACKEND, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL };
+enum kind { KIND_BACKEND, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL, KIND_WHO };
+/* When a changed value takes effect: on a reload, for models loaded from then on, or when the daemon starts anew. */
+enum when { WHEN_RELOAD, WHEN_LOAD, WHEN_RESTART };
 
 struct row {
         const char *section, *key;
         enum kind kind;
         size_t offset;
         uint32_t min; /* of KIND_U32 */
+        enum when when;
 };
 
-#define AT(field) offsetof(struct config, field)
 static const struct row rows[] = {
-        { "daemon", "socket", KIND_STRING, AT(socket), 0 },
-        { "daemon", "model_dir", KIND_DIRS, 0, 0 },
-        { "daemon", "worker", KIND_STRING, AT(worker), 0 },
-        { "daemon", "log_level", KIND_LEVEL, AT(log_level), 0 },
-        { "daemon", "host_budget", KIND_BYTES, AT(host_budget), 0 },
-        { "worker", "backend", KIND_BACKEND, AT(cuda), 0 },
-        { "worker", "threads", KIND_U32, AT(threads), 0 },
-        { "worker", "hang_timeout", KIND_TIME, AT(hang_timeout), 0 },
-        { "limits", "stall_timeout", KIND_TIME, AT(stall_timeout), 0 },
-        { "limits", "hello_timeout", KIND_TIME, AT(hello_timeout), 0 },
-        { "limits", "connections", KIND_U32, AT(max_connections), 1 },
-        { "limits", "connections_per_user", KIND_U32, AT(max_connections_per_uid), 1 },
-        { "limits", "requests_per_user", KIND_U32, AT(max_requests_per_uid), 1 },
-        { "limits", "bytes_per_user", KIND_BYTES, AT(max_bytes_per_uid), 0 },
-        { "limits", "slots_per_user", KIND_U32, AT(max_slots_per_uid), 0 },
+#define CONF(section, key, kind, place, min, when, deflt, doc) \
+        { #section, #key, KIND_##kind, offsetof(struct config, place), min, WHEN_##when },
+#define CONF_MODEL(key, kind, place, min, when, deflt, doc)
+#include "daemon/broker/config.def"
+#undef CONF
+#undef CONF_MODEL
 };
-#undef AT
 
-#define AT(field) offsetof(struct config_model, field)
 static const struct row model_rows[] = {
-        { "models", "context", KIND_U32, AT(context), 0 },
-        { "models", "slots", KIND_U32, AT(slots), 1 },
-        { "models", "idle_timeout", KIND_TIME, AT(idle_timeout), 0 },
-        { "models", "pinned", KIND_BOOL, AT(pinned), 0 },
+#define CONF(section, key, kind, place, min, when, deflt, doc)
+#define CONF_MODEL(key, kind, place, min, when, deflt, doc) \
+        { "models", #key, KIND_##kind, offsetof(struct config_model, place), min, WHEN_##when },
+#include "daemon/broker/config.def"
+#undef CONF
+#undef CONF_MODEL
 };
-#undef AT
 
-void config_init(struct config *c) {
+size_t config_docs(const struct config_doc **ret) {
+        static const struct config_doc docs[] = {
+#define CONF(section, key, kind, place, min, when, deflt, doc) { #section, #key, #kind, deflt, doc, WHEN_##when == WHEN_RELOAD },
+#define CONF_MODEL(key, kind, place, min, when, deflt, doc) { "models", #key, #kind, deflt, doc, WHEN_##when == WHEN_RELOAD },
+#include "daemon/broker/config.def"
+#undef CONF
+#undef CONF_MODEL
+        };
+
+        *ret = docs;
+        return ELEMENTSOF(docs);
+}
+
+int config_init(struct config *c) {
         *c = (struct config){
                 .log_level = LOG_LEVEL_INFO,
                 .hang_timeout = 120 * 1000,
@@ -62,19 +67,39 @@ void config_init(struct config *c) {
                 .max_connections_per_uid = 1024,
                 .max_requests_per_uid = 256,
                 .max_bytes_per_uid = UINT64_C(256) << 20,
+                .access = { [ACCESS_USE] = { .everybody = true }, [ACCESS_LOAD] = { .everybody = true } },
                 .model = { .slots = 4, .idle_timeout = 30 * 60 * 1000 },
         };
+        c->dirs = h_new0(struct model_dirs, 1);
+        if (!c->dirs)
+                return -ENOMEM;
+        c->dirs->refs = 1;
+        return 0;
+}
+
+struct model_dirs *model_dirs_unref(struct model_dirs *d) {
+        if (d && --d->refs == 0) {
+                for (size_t i = 0; i < d->n; i++)
+                        free(d->v[i]);
+                free(d);
+        }
+        return NULL;
+}
+
+static void free_models(struct config_model *v, size_t n) {
+        for (size_t i = 0; i < n; i++)
+                free(v[i].name);
+        free(v);
 }
 
 void config_done(struct config *c) {
         free(c->file);
         free(c->socket);
         free(c->worker);
-        for (size_t i = 0; i < c->n_model_dirs; i++)
-                free(c->model_dirs[i]);
-        for (size_t i = 0; i < c->n_models; i++)
-                free(c->models[i].name);
-        free(c->models);
+        model_dirs_unref(c->dirs);
+        for (int i = 0; i < _ACCESS_MAX; i++)
+                access_rule_done(&c->access[i]);
+        free_models(c->models, c->n_models);
         *c = (struct config){};
 }
 
@@ -124,19 +149,20 @@ bool config_parse_time(const char *s, uint64_t *ret_ms) {
 }
 
 int config_add_model_dir(struct config *c, const char *dir, struct h_error *err) {
-        if (c->n_model_dirs == CONFIG_MAX_DIRS)
+        char *full;
+
+        if (c->dirs->n == CONFIG_MAX_DIRS)
                 return h_error_set(err, HEARTH_E_bad_request, "more than %d model directories", CONFIG_MAX_DIRS);
         if (dir[0] != '/') {
-                char *full = realpath(dir, NULL); /* the daemon changes to / later */
+                full = realpath(dir, NULL);
                 if (!full)
                         return h_error_set(err, HEARTH_E_bad_request, "model directory %s: %s", dir, strerror(errno));
-                c->model_dirs[c->n_model_dirs++] = full;
-                return 0;
+        } else {
+                full = h_strdup(dir);
+                if (!full)
+                        return -ENOMEM;
         }
-        c->model_dirs[c->n_model_dirs] = h_strdup(dir);
-        if (!c->model_dirs[c->n_model_dirs])
-                return -ENOMEM;
-        c->n_model_dirs++;
+        c->dirs->v[c->dirs->n++] = full;
         return 0;
 }
 
@@ -205,6 +231,10 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                 else
                         return h_error_set(l->err, HEARTH_E_bad_request, "%s is yes or no, not \"%s\"", row->key, value);
                 return 0;
+        case KIND_WHO: {
+                int r = access_parse(value, p, l->err);
+                return r == -EHEARTH ? h_error_prefix(l->err, "%s", row->key) : r;
+        }
         }
         return -EINVAL;
 }
@@ -269,4 +299,125 @@ int config_load(struct config *c, const char *path, struct h_error *err) {
         free(c->file);
         c->file = h_strdup(path);
         return c->file ? 0 : -ENOMEM;
+}
+
+/* ---- a changed file ---- */
+
+/* A value for people. */
+static void show(const struct row *row, const void *base, char *ret, size_t n) {
+        const void *p = (const char *)base + row->offset;
+
+        switch (row->kind) {
+        case KIND_STRING:
+                snprintf(ret, n, "%s", *(char *const *)p ? *(char *const *)p : "");
+                break;
+        case KIND_BACKEND:
+                snprintf(ret, n, "%s", *(const bool *)p ? "cuda" : "cpu");
+                break;
+        case KIND_DIRS: {
+                const struct model_dirs *d = ((const struct config *)base)->dirs;
+                size_t at = 0;
+                ret[0] = 0;
+                for (size_t i = 0; i < d->n && at < n; i++)
+                        at += (size_t)snprintf(ret + at, n - at, "%s%s", i ? " " : "", d->v[i]);
+                break;
+        }
+        case KIND_LEVEL:
+                snprintf(ret, n, "%s", log_level_name(*(const enum log_level *)p));
+                break;
+        case KIND_BYTES:
+                snprintf(ret, n, "%llu", (unsigned long long)*(const uint64_t *)p);
+                break;
+        case KIND_TIME:
+                if (*(const uint64_t *)p)
+                        snprintf(ret, n, "%llums", (unsigned long long)*(const uint64_t *)p);
+                else
+                        snprintf(ret, n, "never");
+                break;
+        case KIND_U32:
+                snprintf(ret, n, "%u", *(const uint32_t *)p);
+                break;
+        case KIND_BOOL:
+                snprintf(ret, n, "%s", *(const bool *)p ? "yes" : "no");
+                break;
+        case KIND_WHO: {
+                const struct access_rule *r = p;
+                snprintf(ret, n, "%s", r->text ? r->text : r->everybody ? "*" : "");
+                break;
+        }
+        }
+}
+
+/* What the row says moves from one to the other; the old value goes the other way and is freed with it. */
+static void swap(const struct row *row, void *a, void *b) {
+        char keep[sizeof(struct access_rule)];
+        size_t n = 0;
+
+        switch (row->kind) {
+        case KIND_STRING: n = sizeof(char *); break;
+        case KIND_DIRS: n = sizeof(struct model_dirs *); break;
+        case KIND_LEVEL: n = sizeof(enum log_level); break;
+        case KIND_BYTES: case KIND_TIME: n = sizeof(uint64_t); break;
+        case KIND_U32: n = sizeof(uint32_t); break;
+        case KIND_BACKEND: case KIND_BOOL: n = sizeof(bool); break;
+        case KIND_WHO: n = sizeof(struct access_rule); break;
+        }
+        memcpy(keep, (char *)a + row->offset, n);
+        memcpy((char *)a + row->offset, (char *)b + row->offset, n);
+        memcpy((char *)b + row->offset, keep, n);
+}
+
+static void swap_models(struct config *a, struct config *b) {
+        struct config_model model = a->model, *models = a->models;
+        size_t n = a->n_models;
+
+        a->model = b->model;
+        a->models = b->models;
+        a->n_models = b->n_models;
+        b->model = model;
+        b->models = models;
+        b->n_models = n;
+}
+
+void config_apply(struct config *c, struct config *fresh,
+                  void (*changed)(void *ud, const char *section, const char *key, const char *was, const char *is, const char *effect), void *ud) {
+        static const char *const effects[] = { [WHEN_RELOAD] = "in effect now", [WHEN_LOAD] = "for models loaded from now on",
+                                               [WHEN_RESTART] = "after a restart only" };
+        char was[512], is[512], section[128];
+
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
+                show(&rows[i], c, was, sizeof(was));
+                show(&rows[i], fresh, is, sizeof(is));
+                if (strcmp(was, is) != 0)
+                        changed(ud, rows[i].section, rows[i].key, was, is, effects[rows[i].when]);
+                /* Also if it reads the same: a group may have got another number. */
+                if (rows[i].when != WHEN_RESTART)
+                        swap(&rows[i], c, fresh);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(model_rows); i++) {
+                const struct row *row = &model_rows[i];
+
+                show(row, &c->model, was, sizeof(was));
+                show(row, &fresh->model, is, sizeof(is));
+                if (strcmp(was, is) != 0)
+                        changed(ud, "models", row->key, was, is, effects[row->when]);
+                /* Sections that are there now, then those that are gone. */
+                for (size_t k = 0; k < fresh->n_models + c->n_models; k++) {
+                        const char *name = k < fresh->n_models ? fresh->models[k].name : c->models[k - fresh->n_models].name;
+
+                        if (k >= fresh->n_models && config_model_of(fresh, name) != &fresh->model)
+                                continue;
+                        show(row, config_model_of(c, name), was, sizeof(was));
+                        show(row, config_model_of(fresh, name), is, sizeof(is));
+                        snprintf(section, sizeof(section), "model %.100s", name);
+                        if (strcmp(was, is) != 0)
+                                changed(ud, section, row->key, was, is, effects[row->when]);
+                }
+        }
+        swap_models(c, fresh);
+        if (fresh->file) {
+                char *file = c->file;
+                c->file = fresh->file;
+                fresh->file = file;
+        }
 }

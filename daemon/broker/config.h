@@ -9,6 +9,7 @@
  */
 
 #include "base/error.h"
+#include "daemon/broker/access.h"
 #include "daemon/common/log.h"
 
 #define CONFIG_MAX_DIRS 16
@@ -22,12 +23,21 @@ struct config_model {
         bool pinned;            /* never unloaded by need or idleness */
 };
 
+/*
+ * Shared by the configuration and look-ups under way on the thread pool, which
+ * a reload must not pull it away from. Counted on the loop's thread alone.
+ */
+struct model_dirs {
+        uint32_t refs;
+        size_t n;
+        char *v[CONFIG_MAX_DIRS];
+};
+
 struct config {
         bool user_mode;         /* --user: this user's daemon; else the system's */
         char *file;             /* configuration file that was read, or NULL */
         char *socket;           /* NULL: the default of the mode */
-        char *model_dirs[CONFIG_MAX_DIRS];
-        size_t n_model_dirs;
+        struct model_dirs *dirs; /* never NULL after config_init() */
         char *worker;           /* path of hearth-worker */
         enum log_level log_level;
 
@@ -45,6 +55,9 @@ struct config {
         uint32_t max_requests_per_uid;     /* queued and running */
         uint64_t max_bytes_per_uid;        /* request bodies and unsent replies held for one uid */
         uint32_t max_slots_per_uid;        /* 0: no limit but the model's */
+        uint64_t max_pinned_per_uid;       /* bytes kept for good; 0: no limit */
+
+        struct access_rule access[_ACCESS_MAX];
 
         struct config_model model;         /* defaults */
         struct config_model *models;
@@ -52,12 +65,25 @@ struct config {
 };
 
 /* Fills in the defaults. The caller frees with config_done() also after a failure. */
-void config_init(struct config *c);
+int config_init(struct config *c);
 int config_load(struct config *c, const char *path, struct h_error *err);
 int config_add_model_dir(struct config *c, const char *dir, struct h_error *err);
 /* The profile of a model by name; never NULL. */
 const struct config_model *config_model_of(const struct config *c, const char *name);
 void config_done(struct config *c);
+struct model_dirs *model_dirs_unref(struct model_dirs *d); /* NULL */
+
+/*
+ * Takes over from *fresh (which stays the caller's to free) what may change
+ * while the daemon runs. 'changed' is called for each key whose value differs:
+ * with both values as text and when the new one takes effect.
+ */
+void config_apply(struct config *c, struct config *fresh,
+                  void (*changed)(void *ud, const char *section, const char *key, const char *was, const char *is, const char *effect), void *ud);
+
+/* A row of config.def, for the manual. */
+struct config_doc { const char *section, *key, *kind, *deflt, *doc; bool reloads; };
+size_t config_docs(const struct config_doc **ret);
 
 /* "512M", "3 GiB", "1000000": bytes; "90s", "5 min", "250ms", "never": milliseconds. */
 bool config_parse_bytes(const char *s, uint64_t *ret);

@@ -4,7 +4,6 @@
  * here and nowhere else.
  */
 #include <fcntl.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,163 +16,13 @@
 #include "base/alloc.h"
 #include "base/latency.h"
 #include "daemon/broker/model.h"
+#include "daemon/broker/options.h"
+#include "daemon/broker/reload.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/server.h"
 #include "daemon/broker/session.h"
 #include "daemon/broker/store.h"
-#include "daemon/broker/version.h"
 #include "ipc/sockpath.h"
-
-#ifndef WORKER_PATH
-#define WORKER_PATH "/usr/lib/hearth/hearth-worker"
-#endif
-
-static void usage(FILE *f) {
-        fputs("Usage: hearthd [--user | --system] [OPTION...]\n"
-              "\n"
-              "Keeps language models resident and serves local programs over a Unix socket.\n"
-              "\n"
-              "  --user             this user's daemon (default unless root)\n"
-              "  --system           the system's daemon\n"
-              "  --config FILE      configuration; default ~/.config/hearth/hearth.conf or\n"
-              "                     /etc/hearth/hearth.conf, if there is one\n"
-              "  --socket PATH      listen there\n"
-              "  --model-dir DIR    look there for models (NAME.gguf); may be given several times\n"
-              "  --worker PATH      the hearth-worker program\n"
-              "  --log-level LEVEL  error, warning, info, debug\n"
-              "  --help, --version\n"
-              "\n"
-              "The default socket of --user is $XDG_RUNTIME_DIR/hearth/hearth.sock, of --system\n"
-              "/run/hearth/hearth.sock. See hearthd(8).\n", f);
-}
-
-struct options {
-        bool user, system;
-        const char *config, *socket, *worker, *log_level;
-        const char *dirs[CONFIG_MAX_DIRS];
-        size_t n_dirs;
-};
-
-/* 0: go on; otherwise the exit status plus 1. */
-static int parse_args(int argc, char **argv, struct options *o) {
-        enum { OPT_USER = 256, OPT_SYSTEM, OPT_CONFIG, OPT_SOCKET, OPT_DIR, OPT_WORKER, OPT_LEVEL, OPT_HELP, OPT_VERSION };
-        static const struct option options[] = {
-                { "user", no_argument, NULL, OPT_USER }, { "system", no_argument, NULL, OPT_SYSTEM },
-                { "config", required_argument, NULL, OPT_CONFIG }, { "socket", required_argument, NULL, OPT_SOCKET },
-                { "model-dir", required_argument, NULL, OPT_DIR }, { "worker", required_argument, NULL, OPT_WORKER },
-                { "log-level", required_argument, NULL, OPT_LEVEL }, { "help", no_argument, NULL, OPT_HELP },
-                { "version", no_argument, NULL, OPT_VERSION }, {},
-        };
-        int c;
-
-        while ((c = getopt_long(argc, argv, "", options, NULL)) >= 0)
-                switch (c) {
-                case OPT_USER: o->user = true; break;
-                case OPT_SYSTEM: o->system = true; break;
-                case OPT_CONFIG: o->config = optarg; break;
-                case OPT_SOCKET: o->socket = optarg; break;
-                case OPT_WORKER: o->worker = optarg; break;
-                case OPT_LEVEL: o->log_level = optarg; break;
-                case OPT_DIR:
-                        if (o->n_dirs == CONFIG_MAX_DIRS) {
-                                fprintf(stderr, "hearthd: more than %d model directories\n", CONFIG_MAX_DIRS);
-                                return 64 + 1;
-                        }
-                        o->dirs[o->n_dirs++] = optarg;
-                        break;
-                case OPT_HELP: usage(stdout); return 0 + 1;
-                case OPT_VERSION: puts("hearthd " DAEMON_VERSION); return 0 + 1;
-                default: fputs("hearthd: see hearthd --help\n", stderr); return 64 + 1;
-                }
-        if (optind < argc) {
-                fprintf(stderr, "hearthd: unexpected argument \"%s\"; see hearthd --help\n", argv[optind]);
-                return 64 + 1;
-        }
-        if (o->user && o->system) {
-                fputs("hearthd: --user and --system exclude each other\n", stderr);
-                return 64 + 1;
-        }
-        return 0;
-}
-
-static int set_string(char **p, const char *v) {
-        char *copy = h_strdup(v);
-        if (!copy)
-                return -ENOMEM;
-        free(*p);
-        *p = copy;
-        return 0;
-}
-
-/* A path built of the environment's; NULL if its variable is unset. */
-static char *join(const char *dir, const char *rest) {
-        char *p;
-        return dir && dir[0] == '/' && asprintf(&p, "%s%s", dir, rest) >= 0 ? p : NULL;
-}
-
-static int load_config(struct config *c, const struct options *o, struct h_error *err) {
-        const char *home = getenv("HOME");
-        _cleanup_(freep) char *own = NULL, *data = NULL;
-        size_t n_dirs = 0;
-        int r = 0;
-
-        c->user_mode = o->user || (!o->system && geteuid() != 0);
-        if (o->config)
-                r = config_load(c, o->config, err);
-        else if (c->user_mode) {
-                own = join(getenv("XDG_CONFIG_HOME"), "/hearth/hearth.conf");
-                if (!own)
-                        own = join(home, "/.config/hearth/hearth.conf");
-                if (own && access(own, F_OK) == 0)
-                        r = config_load(c, own, err);
-        } else if (access("/etc/hearth/hearth.conf", F_OK) == 0)
-                r = config_load(c, "/etc/hearth/hearth.conf", err);
-        if (r < 0)
-                return r;
-        n_dirs = c->n_model_dirs;
-        for (size_t i = 0; i < o->n_dirs && r == 0; i++)
-                r = config_add_model_dir(c, o->dirs[i], err);
-        if (r == 0 && n_dirs == 0 && o->n_dirs == 0) {
-                if (!c->user_mode)
-                        r = config_add_model_dir(c, "/var/lib/hearth/models", err);
-                else {
-                        data = join(getenv("XDG_DATA_HOME"), "/hearth/models");
-                        if (!data)
-                                data = join(home, "/.local/share/hearth/models");
-                        if (data)
-                                r = config_add_model_dir(c, data, err);
-                }
-        }
-        if (r == 0 && o->socket)
-                r = set_string(&c->socket, o->socket);
-        if (r == 0 && o->worker)
-                r = set_string(&c->worker, o->worker);
-        if (r == 0 && o->log_level && !log_level_parse(o->log_level, &c->log_level))
-                r = h_error_set(err, HEARTH_E_bad_request, "--log-level is one of error, warning, info, debug, not \"%s\"", o->log_level);
-        return r;
-}
-
-/* Beside this program (a build tree, or a private installation), else where it is installed. */
-static int find_worker(struct config *c) {
-        char self[4096];
-        ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-        _cleanup_(freep) char *beside = NULL;
-        char *slash;
-
-        if (c->worker)
-                return 0;
-        if (n > 0) {
-                self[n] = 0;
-                slash = strrchr(self, '/');
-                if (slash) {
-                        *slash = 0;
-                        beside = join(self, "/hearth-worker");
-                        if (beside && access(beside, X_OK) == 0)
-                                return set_string(&c->worker, beside);
-                }
-        }
-        return set_string(&c->worker, WORKER_PATH);
-}
 
 /* ---- the loop ---- */
 
@@ -250,7 +99,7 @@ static void on_signal(uv_signal_t *h, int sig) {
         struct server *s = h->data;
 
         if (sig == SIGHUP)
-                log_info(&s->log, "the configuration is read at start only; restart to change it");
+                reload_start(s);
         else
                 stop(s, strsignal(sig));
 }
@@ -331,6 +180,23 @@ static void setup_loop(struct server *s) {
         worker_init(s);
 }
 
+/* --check-config; the unit's ExecReload, so that a mistake is told to who asked for the reload. */
+static int check_config(struct options *o) {
+        struct log log = { .level = LOG_LEVEL_INFO, .program = "hearthd" };
+        struct h_error err = {};
+        struct config c;
+        int r = options_load(o, &c, &err);
+
+        if (r < 0) {
+                h_error_from_errno(&err, r, "reading the configuration");
+                log_error(&log, "%s", err.message);
+        } else
+                printf("%s: no mistakes\n", c.file ? c.file : "no configuration file, the defaults hold");
+        config_done(&c);
+        options_done(o);
+        return r < 0 ? hearth_code_exit(err.code) : fflush(stdout) ? 74 : 0;
+}
+
 int main(int argc, char **argv) {
         struct options o = {};
         struct server s = {};
@@ -338,16 +204,24 @@ int main(int argc, char **argv) {
         struct rlimit files;
         int r, status = 0;
 
-        r = parse_args(argc, argv, &o);
-        if (r)
+        o.home = getenv("HOME");
+        o.xdg_config_home = getenv("XDG_CONFIG_HOME");
+        o.xdg_data_home = getenv("XDG_DATA_HOME");
+        r = options_parse(&o, argc, argv);
+        if (r) {
+                options_done(&o);
                 return r - 1;
+        }
+        if (o.check)
+                return check_config(&o);
         signal(SIGPIPE, SIG_IGN);
-        config_init(&s.config);
-        s.log = (struct log){ .level = LOG_LEVEL_INFO, .program = "hearthd", .journal = getenv("JOURNAL_STREAM") != NULL };
-        r = load_config(&s.config, &o, &err);
-        s.log.level = s.config.log_level;
+        s.log = (struct log){ .level = LOG_LEVEL_INFO, .program = "hearthd", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
+        if (s.log.journal)
+                (void)log_journal_open(&s.log, LOG_JOURNAL_SOCKET); /* else its lines go through stderr */
+        s.options = &o;
+        r = options_load(&o, &s.config, &err);
         if (r == 0)
-                r = find_worker(&s.config);
+                s.log.level = s.config.log_level;
         list_init(&s.sessions);
         list_init(&s.requests);
         list_init(&s.models);
@@ -370,12 +244,14 @@ int main(int argc, char **argv) {
                 h_error_from_errno(&err, r, "starting");
                 log_error(&s.log, "%s", err.message);
                 config_done(&s.config);
+                options_done(&o);
                 return hearth_code_exit(err.code);
         }
         if (uv_loop_init(&s.loop) < 0) {
                 log_error(&s.log, "the event loop can't be made");
                 listener_close(&s.listener);
                 config_done(&s.config);
+                options_done(&o);
                 return 70;
         }
         setup_loop(&s);
@@ -396,5 +272,7 @@ int main(int argc, char **argv) {
                 status = 70;
         }
         config_done(&s.config);
+        options_done(&o);
+        log_journal_close(&s.log);
         return status;
 }

@@ -65,11 +65,56 @@ const char *model_name_for(const struct model *m, uint32_t uid) {
         return own;
 }
 
+bool model_is_only(const struct model *m, uint32_t uid) {
+        bool any = false;
+
+        list_foreach(n, &m->names, struct model_name, link) {
+                if (n->everybody || n->uid != uid)
+                        return false;
+                any = true;
+        }
+        return any;
+}
+
 void model_drop_names(struct model *m) {
         list_foreach(n, &m->names, struct model_name, link) {
                 list_remove(&n->link);
                 free(n);
         }
+}
+
+static const struct model_name *shared_name(const struct model *m) {
+        list_foreach(n, &m->names, struct model_name, link)
+                if (n->everybody)
+                        return n;
+        return NULL;
+}
+
+bool model_may_join(const struct model *m, bool everybody, uint32_t uid) {
+        return shared_name(m) || (!everybody && model_is_only(m, uid));
+}
+
+const char *model_holder(const struct model *m, char buf[64]) {
+        const struct model_name *n = shared_name(m);
+
+        if (n)
+                return n->text;
+        n = list_empty(&m->names) ? NULL : list_first(&m->names, struct model_name, link);
+        if (n && model_is_only(m, n->uid))
+                snprintf(buf, 64, "a file of uid %u", n->uid);
+        else
+                snprintf(buf, 64, "a file of several users");
+        return buf;
+}
+
+/* Messages to all of its users carry the label: a path that one of them gave is his alone. */
+static void relabel(struct model *m) {
+        const struct model_name *n = shared_name(m), *first = list_first(&m->names, struct model_name, link);
+
+        if (n)
+                snprintf(m->label, sizeof(m->label), "%s", n->text);
+        else if (!model_is_only(m, first->uid))
+                snprintf(m->label, sizeof(m->label), "a file of several users");
 }
 
 int model_add_name(struct model *m, const char *text, bool everybody, uint32_t uid) {
@@ -85,6 +130,7 @@ int model_add_name(struct model *m, const char *text, bool everybody, uint32_t u
         n->uid = uid;
         memcpy(n->text, text, len + 1);
         list_append(&m->names, &n->link);
+        relabel(m);
         return 0;
 }
 
@@ -142,6 +188,8 @@ static bool run(struct model *m, struct request *rq, uint32_t slot) {
                 rq->user->n_slots++;
                 rq->in_slot = true;
                 rq->slot = slot;
+                list_foreach(o, &m->running, struct request, model_link)
+                        o->company = MAX(o->company, m->n_running - 1);
         }
         if (m->n_running == 1)
                 worker_touch(m->server);
@@ -210,6 +258,10 @@ out:
 }
 
 int model_attach(struct model *m, struct request *rq, struct h_error *err) {
+        int r = rq->pin ? model_pin(m, rq->user, err) : 0;
+
+        if (r < 0)
+                return r;
         if (rq->type == WIRE_unload) {
                 rq->model = m;
                 rq->state = REQUEST_WAITING;

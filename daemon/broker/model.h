@@ -58,6 +58,9 @@ struct model {
         uint32_t n_ctx;         /* in effect */
         char note[513];
 
+        struct user *pinned_by; /* whom its memory is charged to while it stays for good; NULL: nobody, or the configuration says so */
+        uint64_t pinned_bytes;
+
         struct fairq queue;     /* want a slot */
         struct list pending;    /* want no slot: load, tokenize, ... */
         struct list running;
@@ -76,17 +79,28 @@ struct model *model_by_key(struct server *s, uint32_t key);
 /* The name to show to this user; NULL: he may not know of it. */
 const char *model_name_for(const struct model *m, uint32_t uid);
 
+/* It has names of this user only: nobody else can mean it. */
+bool model_is_only(const struct model *m, uint32_t uid);
+
 /*
  * The model of these files with this profile: one that is there, or a new one
  * that begins to load. Takes src (also on failure). 'name' becomes a name of it.
+ * -EPERM: one would have to be loaded, and may_load is false.
  */
-int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid,
+int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load,
               const struct model_profile *p, bool any_profile, struct model **ret, struct h_error *err);
 /* The request joins (lease taken); it is served, now or when the model is ready. */
 int model_attach(struct model *m, struct request *rq, struct h_error *err);
 /* It leaves, wherever it is. model_left() follows when the request is gone: others get its slot, or the model its end. */
 void model_detach(struct model *m, struct request *rq);
 void model_left(struct model *m);
+/* It stays for good, at this user's expense. quota: it does not. */
+int model_pin(struct model *m, struct user *u, struct h_error *err);
+/* Its size has changed. */
+int model_pin_recount(struct model *m, struct h_error *err);
+void model_unpin(struct model *m);
+/* Who holds its memory, for messages to anybody: a name that is one user's own is not told to others. */
+const char *model_holder(const struct model *m, char buf[64]);
 /* Gives free slots to waiting requests. */
 void model_dispatch(struct model *m);
 /* Back to the front: the worker died. */

@@ -8,5 +8,7 @@
 int model_add_name(struct model *m, const char *text, bool everybody, uint32_t uid);
 void model_claim_names(struct model *m);
 void model_drop_names(struct model *m);
+/* Who names these files now may wait for a load that these names began, and read its messages. */
+bool model_may_join(const struct model *m, bool everybody, uint32_t uid);
 /* Its names go; it closes as soon as it has no requests, which are ended. */
 void model_unload(struct model *m);

@@ -45,6 +45,7 @@ static void model_free(struct model *m) {
         m->dead = true;
         m->state = MODEL_CLOSING;
         model_drop_names(m);
+        model_unpin(m);
         ledger_release(&m->context);
         ledger_release(&m->filling);
         m->content = content_unref(&s->cache, m->content);
@@ -158,8 +159,9 @@ static bool make_room(struct server *s, const struct model *for_whom, uint64_t b
 
 static void try_fill(struct model *m) {
         struct h_error err = {};
+        char holder[64];
 
-        if (ledger_reserve(&m->server->ledger, &m->filling, m->needs, m->label, &err) == 0) {
+        if (ledger_reserve(&m->server->ledger, &m->filling, m->needs, model_holder(m, holder), &err) == 0) {
                 m->needs = 0;
                 fill_go(m->fill);
         } else if (!make_room(m->server, m, m->needs)) {
@@ -195,8 +197,14 @@ void models_turn(struct server *s) {
 static void on_need(void *ud, uint64_t bytes) {
         struct model *m = ud;
 
-        m->needs = bytes;
+        struct h_error err = {};
+
         m->total = bytes;
+        if (model_pin_recount(m, &err) < 0) {
+                fill_abort(m->fill, &err);
+                return;
+        }
+        m->needs = bytes;
         try_fill(m);
 }
 
@@ -293,7 +301,7 @@ static bool same_source(const struct source *a, const struct source *b) {
         return a->n == b->n && memcmp(a->keys, b->keys, a->n * sizeof(a->keys[0])) == 0;
 }
 
-int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid,
+int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load,
               const struct model_profile *p, bool any_profile, struct model **ret, struct h_error *err) {
         struct content *content = cache_find(&s->cache, src);
         struct model *m = NULL;
@@ -301,7 +309,7 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
 
         list_foreach(o, &s->models, struct model, link)
                 if (o->state != MODEL_CLOSING && (any_profile || profile_equal(&o->profile, p)) &&
-                    (content ? o->content == content : o->source && same_source(o->source, src)))
+                    (content ? o->content == content : o->source && same_source(o->source, src) && model_may_join(o, everybody, uid)))
                         m = o;
         if (m) {
                 content_unref(&s->cache, content);
@@ -314,6 +322,11 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                 if (r == 0 && m->state == MODEL_READY)
                         model_claim_names(m);
                 return r;
+        }
+        if (!may_load) {
+                content_unref(&s->cache, content);
+                source_free(src);
+                return -EPERM;
         }
         m = h_new0(struct model, 1);
         if (m)
@@ -412,13 +425,19 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
         struct server *s = m->server;
         struct h_error err = {};
         const char *shared = model_name_for(m, UINT32_MAX);
+        char holder[64];
+        int r = 0;
 
         if (m->state != MODEL_OPENING || !m->open_sent)
                 return;
         m->open_sent = false;
         m->device_bytes = s->config.cuda ? context_bytes : 0;
-        if (!s->config.cuda && ledger_reserve(&s->ledger, &m->context, context_bytes, m->label, &err) < 0) {
-                /* Another load took the memory meanwhile. The worker has the model: it is closed, not just forgotten. */
+        if (!s->config.cuda)
+                r = ledger_reserve(&s->ledger, &m->context, context_bytes, model_holder(m, holder), &err);
+        if (r == 0)
+                r = model_pin_recount(m, &err);
+        if (r < 0) {
+                /* Another load took the memory meanwhile, or it is more than its user may keep. The worker has the model: it is closed, not just forgotten. */
                 m->open_sent = true;
                 for (struct request *rq; (rq = any_request(m));)
                         request_end_error(rq, &err);

@@ -132,17 +132,19 @@ int report_ps(struct session *se, struct schema_msg *m, struct frame *f, struct 
         if (!e)
                 return -ENOMEM;
         list_foreach(rq, &s->requests, struct request, link) {
-                bool own = rq->user == se->user || se->user->uid == 0;
+                bool own = rq->user == se->user || (se->rights & (1u << ACCESS_SEE));
                 struct wire_ps_entry *p = &e[n];
 
                 if (n == max)
                         break;
+                if (!own)
+                        continue;
                 n++;
                 wire_init_ps_entry(p);
                 p->request = rq->id;
                 p->uid = rq->user->uid;
                 p->has_uid = true;
-                if (own && rq->session) {
+                if (rq->session) {
                         p->client = rq->session->client;
                         p->pid = rq->session->pid;
                 }
@@ -178,6 +180,7 @@ int report_ps(struct session *se, struct schema_msg *m, struct frame *f, struct 
 struct scan {
         uv_work_t work;
         struct server *server;
+        struct model_dirs *dirs;
         uint64_t session;
         uint32_t id;
         struct registry_list list;
@@ -185,7 +188,7 @@ struct scan {
 
 static void scan_work(uv_work_t *w) {
         struct scan *sc = w->data;
-        (void)registry_scan((const char *const *)sc->server->config.model_dirs, sc->server->config.n_model_dirs, &sc->list);
+        (void)registry_scan((const char *const *)sc->dirs->v, sc->dirs->n, &sc->list);
 }
 
 static struct session *session_by_id(struct server *s, uint64_t id) {
@@ -273,8 +276,8 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
         wire_init_models_reply(&r);
         r.models = v;
         r.n_models = n;
-        r.dirs = (const char **)s->config.model_dirs;
-        r.n_dirs = s->config.n_model_dirs;
+        r.dirs = (const char **)s->config.dirs->v;
+        r.n_dirs = s->config.dirs->n;
         q = wire_encode_models_reply(&out, id, &r, NULL);
         if (q == 0)
                 session_send(se, &out);
@@ -295,6 +298,7 @@ static void scan_after(uv_work_t *w, int status) {
                 }
         }
         registry_list_free(&sc->list);
+        model_dirs_unref(sc->dirs);
         free(sc);
 }
 
@@ -306,10 +310,13 @@ int report_models(struct session *se, struct schema_msg *m, struct frame *f, str
                 return -ENOMEM;
         sc->work.data = sc;
         sc->server = se->server;
+        sc->dirs = se->server->config.dirs;
+        sc->dirs->refs++;
         sc->session = se->id;
         sc->id = m->id;
         r = uv_queue_work(&se->server->loop, &sc->work, scan_work, scan_after);
         if (r < 0) {
+                model_dirs_unref(sc->dirs);
                 free(sc);
                 return h_error_set(err, HEARTH_E_internal, "no thread for a look-up: %s", uv_strerror(r));
         }

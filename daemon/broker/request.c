@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "daemon/broker/model.h"
+#include "daemon/broker/request_log.h"
 #include "daemon/broker/resolve.h"
 #include "daemon/broker/worker.h"
 
@@ -87,6 +88,7 @@ void request_send(struct request *rq, struct buf *b) {
 void request_end(struct request *rq, struct buf *b) {
         struct session *se = rq->session;
 
+        request_log_end(rq);
         rq->session = NULL;
         request_free(rq);
         if (se)
@@ -98,8 +100,7 @@ void request_end_error(struct request *rq, const struct h_error *err) {
         struct server *s = rq->server;
 
         s->count.requests_failed++;
-        log_info(&s->log, "request %u (uid %u, client %llu): %s: %s", rq->id, rq->user->uid,
-                 (unsigned long long)rq->session_id, hearth_code_name(err->code), err->message);
+        rq->fault = err;
         if (wire_encode_failure(&b, rq->client_id, err) < 0)
                 buf_clear(&b);
         request_end(rq, &b);
@@ -116,6 +117,7 @@ static void end_finished(struct request *rq, const char *reason) {
                 request_end_error(rq, &err);
                 return;
         }
+        snprintf(rq->outcome, sizeof(rq->outcome), "%s", reason);
         wire_init_generate_reply(&msg);
         msg.finish = reason;
         msg.n_prompt = rq->n_prompt;
@@ -238,6 +240,17 @@ static int take_fds(struct frame *f, uint32_t n, int *fds, struct h_error *err) 
         return 0;
 }
 
+/* What needs a right of its own; making a model resident is looked at when it is known that one must be. */
+static int check_rights(struct session *se, const struct schema_msg *m, const struct model *model, const char *name, struct h_error *err) {
+        const struct access_rule *rules = se->server->config.access;
+
+        if (m->type == WIRE_unload && !model_is_only(model, se->user->uid))
+                return access_check(rules, se->rights, ACCESS_UNLOAD, se->user->uid, name, err);
+        if (m->type == WIRE_load && ((const struct wire_load *)m->body)->pin)
+                return access_check(rules, se->rights, ACCESS_PIN, se->user->uid, name, err);
+        return 0;
+}
+
 int request_new(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
         struct fields fields = fields_of(m);
         const char *name = fields.model;
@@ -272,7 +285,9 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
                 return h_error_counts(err, HEARTH_E_busy, 0, model->n_leases,
                                       "%s is in use by %u requests; wait for them to end, or end them: hearth unload --force %s",
                                       name, model->n_leases, name);
-        r = user_charge_request(&s->users, se->user, f->n, err);
+        r = check_rights(se, m, model, name, err);
+        if (r == 0)
+                r = user_charge_request(&s->users, se->user, f->n, err);
         if (r < 0)
                 return r;
 
@@ -287,6 +302,8 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
         rq->user->refs++;
         rq->charged = f->n;
         rq->session_id = se->id;
+        rq->rights = se->rights;
+        rq->pin = m->type == WIRE_load && ((const struct wire_load *)m->body)->pin;
         rq->client_id = m->id;
         rq->type = m->type;
         rq->arrived_ms = server_now(s);

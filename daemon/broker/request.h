@@ -38,6 +38,8 @@ struct request {
         struct model *model;
         struct resolve *resolve;  /* while RESOLVING */
         uint64_t session_id;
+        uint32_t rights;          /* of its client when it came */
+        bool pin;                 /* its model is to stay for good */
         uint32_t id, client_id;
         int type;                 /* WIRE_generate, ... */
         enum request_state state;
@@ -59,6 +61,10 @@ struct request {
         const char *cancel;       /* reason, once it is to end */
         uint32_t n_prompt, n_cached, n_done;
         uint64_t arrived_ms, started_ms, first_ms, last_ms, stalled_ms;
+
+        char outcome[33];         /* how it ended, for the log: "stop", ... */
+        const struct h_error *fault; /* or the error it ends with; while it ends */
+        uint32_t company;         /* the most that ran beside it on its model */
 
         bool load_waited;         /* its model was not ready when it came */
         bool model_read;          /* and its files were read */

@@ -142,7 +142,7 @@ void request_tell_position(struct request *rq, uint32_t position) {
  * Appends the frame to *b if it is a message that this request may get. It
  * must carry the client's id, so that no other request can be answered with it.
  */
-static int check_frame(const struct request *rq, const void *p, size_t n, bool final, struct buf *b, int *ret_type,
+static int check_frame(struct request *rq, const void *p, size_t n, bool final, struct buf *b, int *ret_type,
                        struct h_error *err) {
         static const struct { int request, reply; } replies[] = {
                 { WIRE_generate, WIRE_generate_reply }, { WIRE_tokenize, WIRE_tokenize_reply },
@@ -161,6 +161,8 @@ static int check_frame(const struct request *rq, const void *p, size_t n, bool f
         else
                 ok = rq->type == WIRE_generate && (m.type == WIRE_tokens || m.type == WIRE_accepted);
         ok = ok && m.id == rq->client_id;
+        if (ok && m.type == WIRE_generate_reply)
+                snprintf(rq->outcome, sizeof(rq->outcome), "%s", ((const struct wire_generate_reply *)m.body)->finish);
         *ret_type = m.type;
         schema_msg_free(&m);
         if (!ok)
@@ -228,9 +230,6 @@ void request_on_reply(struct request *rq, const struct wk_start_reply *m) {
         }
         s->count.tokens_prompt += rq->n_prompt;
         s->count.tokens_cached += rq->n_cached;
-        log_info(&s->log, "request %u (uid %u, client %llu): %s%s, %u prompt tokens (%u cached), %llu generated", rq->id,
-                 rq->user->uid, (unsigned long long)rq->session_id, rq->cancel ? "ended: " : "done",
-                 rq->cancel ? rq->cancel : "", rq->n_prompt, rq->n_cached, (unsigned long long)request_n_generated(rq));
         request_end(rq, &b);
 }
 

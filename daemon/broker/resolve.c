@@ -12,6 +12,7 @@ struct resolve {
         uv_work_t work;
         struct server *server;
         struct request *request; /* NULL: nobody waits */
+        struct model_dirs *dirs;
         char *name;
         int fds[MODEL_MAX_PARTS];
         size_t n_fds;
@@ -30,6 +31,7 @@ static void resolve_free(struct resolve *rs) {
                 fd_close(rs->fds[i]);
         source_free(rs->source);
         names_free(&rs->nearest);
+        model_dirs_unref(rs->dirs);
         free(rs->name);
         free(rs);
 }
@@ -38,7 +40,7 @@ void resolve_forget(struct resolve *r) {
         r->request = NULL;
 }
 
-/* On the thread pool: nothing here but the job and the configuration, which does not change. */
+/* On the thread pool: nothing here but the job. */
 static void work(uv_work_t *w) {
         struct resolve *rs = w->data;
         size_t n = rs->n_fds;
@@ -47,8 +49,7 @@ static void work(uv_work_t *w) {
                 rs->n_fds = 0;
                 rs->r = source_from_fds(rs->fds, n, rs->name, &rs->source, &rs->err);
         } else
-                rs->r = registry_open((const char *const *)rs->server->config.model_dirs, rs->server->config.n_model_dirs,
-                                      rs->name, &rs->source, &rs->nearest, &rs->err);
+                rs->r = registry_open((const char *const *)rs->dirs->v, rs->dirs->n, rs->name, &rs->source, &rs->nearest, &rs->err);
 }
 
 /* unknown_model, with the names as a list besides the sentence. */
@@ -66,6 +67,7 @@ static void end_unknown(struct request *rq, const struct resolve *rs) {
                 return;
         }
         rq->server->count.requests_failed++;
+        rq->fault = &rs->err;
         request_end(rq, &b);
 }
 
@@ -91,7 +93,10 @@ static void after(uv_work_t *w, int status) {
                 resolve_free(rs);
                 return;
         }
-        r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, &rs->profile, rs->any_profile, &m, &err);
+        r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, rq->rights & (1u << ACCESS_LOAD), &rs->profile,
+                      rs->any_profile, &m, &err);
+        if (r == -EPERM)
+                r = access_check(s->config.access, rq->rights, ACCESS_LOAD, rq->user->uid, rs->name, &err);
         if (r == 0)
                 r = model_attach(m, rq, &err);
         if (r < 0) {
@@ -123,6 +128,8 @@ int resolve_start(struct request *rq, const char *name, const int *fds, size_t n
         }
         rs->server = rq->server;
         rs->request = rq;
+        rs->dirs = rq->server->config.dirs;
+        rs->dirs->refs++;
         rs->work.data = rs;
         rs->by_fd = n_fds > 0;
         memcpy(rs->fds, fds, n_fds * sizeof(*fds));
@@ -138,7 +145,6 @@ int resolve_start(struct request *rq, const char *name, const int *fds, size_t n
                         rs->profile.slots = load->slots;
                 if (load->n_kv)
                         snprintf(rs->profile.kv, sizeof(rs->profile.kv), "%s", load->kv);
-                rs->profile.pinned |= load->pin;
         }
         rq->resolve = rs;
         rq->state = REQUEST_RESOLVING;

@@ -16,6 +16,7 @@
 #include "daemon/broker/config.h"
 #include "daemon/broker/ledger.h"
 #include "daemon/broker/listen.h"
+#include "daemon/broker/options.h"
 #include "daemon/broker/user.h"
 #include "daemon/broker/worker.h"
 #include "daemon/common/list.h"
@@ -36,9 +37,13 @@ struct counters {
 
 #define SERVER_REFUSED 32
 
+enum reload_state { RELOAD_NONE, RELOAD_RUNNING, RELOAD_AGAIN };
+
 struct server {
         uv_loop_t loop;
+        const struct options *options;
         struct config config;
+        enum reload_state reload;
         struct log log;
         struct listener listener;
         uv_poll_t accept_poll;

@@ -48,7 +48,7 @@ void session_close(struct session *se) {
 }
 
 /* The last word to a client that is cut off. */
-static void refuse(struct session *se, const struct h_error *err) {
+void session_refuse(struct session *se, const struct h_error *err) {
         log_debug(&se->server->log, "client %llu (uid %u, pid %u): %s", (unsigned long long)se->id, se->user->uid, se->pid,
                   err->message);
         if (!se->closing)
@@ -90,7 +90,7 @@ static void on_frame(struct channel *c, struct frame *f) {
         if (r < 0) {
                 /* Before hello nothing is excused: it is some other protocol. */
                 if (err.code == HEARTH_E_protocol || !head.valid || !se->hello)
-                        refuse(se, &err);
+                        session_refuse(se, &err);
                 else if (head.kind != KIND_CANCEL)
                         session_fail(se, head.id, &err);
                 return;
@@ -102,7 +102,7 @@ static void on_frame(struct channel *c, struct frame *f) {
                 h_error_from_errno(&err, r, "serving a request");
         if (r < 0 && !se->closing) {
                 if (!se->hello || err.code == HEARTH_E_protocol)
-                        refuse(se, &err);
+                        session_refuse(se, &err);
                 else
                         session_fail(se, m.id, &err);
         }
@@ -114,7 +114,7 @@ static int on_read(struct channel *c) {
         struct h_error err = {};
 
         if (recharge(se, &err) < 0) {
-                refuse(se, &err);
+                session_refuse(se, &err);
                 return -1;
         }
         return 0;
@@ -124,7 +124,7 @@ static void on_gone(struct channel *c, const struct h_error *err) {
         struct session *se = of(c);
 
         if (err->code != HEARTH_OK)
-                refuse(se, err);
+                session_refuse(se, err);
         else
                 session_close(se);
 }
@@ -156,6 +156,10 @@ static const struct channel_ops ops = {
         .on_frame = on_frame, .on_gone = on_gone, .on_drained = on_drained, .on_read = on_read, .on_released = on_released,
 };
 
+void session_find_rights(struct session *se) {
+        se->rights = access_of_socket(se->server->config.access, se->channel.fd, se->user->uid, se->gid);
+}
+
 /* A refusal before there is a session: best effort, the socket's buffer is empty. */
 static void refuse_fd(struct server *s, int fd, const struct h_error *err) {
         _cleanup_(buf_free) struct buf b = {};
@@ -180,11 +184,17 @@ void session_accept(struct server *s, int fd) {
         socklen_t len = sizeof(cred);
         struct h_error err = {};
         struct session *se;
+        uint32_t rights;
         struct user *u;
 
         s->count.connections++;
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0) {
                 h_error_set(&err, HEARTH_E_permission, "the socket's peer can't be identified: %s", strerror(errno));
+                refuse_fd(s, fd, &err);
+                return;
+        }
+        rights = access_of_socket(s->config.access, fd, cred.uid, cred.gid);
+        if (access_check(s->config.access, rights, ACCESS_USE, cred.uid, NULL, &err) < 0) {
                 refuse_fd(s, fd, &err);
                 return;
         }
@@ -209,6 +219,8 @@ void session_accept(struct server *s, int fd) {
                 se->user = u;
                 se->id = ++s->last_session;
                 se->pid = (uint32_t)cred.pid;
+                se->gid = cred.gid;
+                se->rights = rights;
                 se->since_ms = server_now(s);
                 list_init(&se->requests);
                 if (channel_open(&se->channel, &s->loop, fd, wire_schema.max_frame, WIRE_MAX_FDS, &ops) == 0) {

@@ -22,7 +22,8 @@ struct session {
         struct list requests;
         uint64_t id;
         uint64_t since_ms;
-        uint32_t pid;
+        uint32_t pid, gid;
+        uint32_t rights;        /* bit 1 << enum access_right */
         char client[65];        /* from hello */
         bool hello, closing;
         size_t charged;         /* bytes charged to the user for this connection's buffers */
@@ -33,6 +34,10 @@ void session_accept(struct server *s, int fd);
 /* Those refused a moment ago. */
 void session_close_refused(struct server *s);
 void session_close(struct session *se);
+/* With a last word. */
+void session_refuse(struct session *se, const struct h_error *err);
+/* What its peer may do as the configuration is now. */
+void session_find_rights(struct session *se);
 /* Sends the frames in *b (emptied). A client over its quota is cut off. */
 void session_send(struct session *se, struct buf *b);
 void session_fail(struct session *se, uint32_t id, const struct h_error *err);

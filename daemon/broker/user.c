@@ -69,6 +69,18 @@ int user_charge_request(struct users *us, struct user *u, size_t bytes, struct h
         return 0;
 }
 
+int user_charge_pinned(struct users *us, struct user *u, uint64_t bytes, struct h_error *err) {
+        uint64_t max = us->config->max_pinned_per_uid, sum;
+
+        if (__builtin_add_overflow(u->pinned_bytes, bytes, &sum) || (max && sum > max))
+                return h_error_counts(err, HEARTH_E_quota, bytes, max > u->pinned_bytes ? max - u->pinned_bytes : 0,
+                                      "uid %u keeps %llu bytes for good, %llu more pass its limit of %llu (pinned_per_user in "
+                                      "hearth.conf); load it without --pin, or unload another", u->uid,
+                                      (unsigned long long)u->pinned_bytes, (unsigned long long)bytes, (unsigned long long)max);
+        u->pinned_bytes = sum;
+        return 0;
+}
+
 bool user_may_take_slot(const struct users *us, const struct user *u) {
         return us->config->max_slots_per_uid == 0 || u->n_slots < us->config->max_slots_per_uid;
 }

@@ -16,6 +16,7 @@ struct user {
         uint32_t refs;
         uint32_t n_connections, n_requests, n_slots;
         uint64_t bytes; /* request bodies and unsent replies */
+        uint64_t pinned_bytes; /* of models that stay for good because of him */
 };
 
 struct users {
@@ -31,4 +32,5 @@ struct user *user_unref(struct user *u);               /* NULL */
 int user_charge_connection(struct users *us, struct user *u, struct h_error *err);
 int user_charge_request(struct users *us, struct user *u, size_t bytes, struct h_error *err);
 int user_charge_bytes(struct users *us, struct user *u, size_t bytes, struct h_error *err);
+int user_charge_pinned(struct users *us, struct user *u, uint64_t bytes, struct h_error *err);
 bool user_may_take_slot(const struct users *us, const struct user *u);

@@ -5,13 +5,21 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+static const struct { const char *name; enum log_level level; } levels[] = {
+        { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING },
+        { "info", LOG_LEVEL_INFO }, { "debug", LOG_LEVEL_DEBUG },
+};
+
+const char *log_level_name(enum log_level l) {
+        for (size_t i = 0; i < ELEMENTSOF(levels); i++)
+                if (levels[i].level == l)
+                        return levels[i].name;
+        return "none";
+}
 
 bool log_level_parse(const char *name, enum log_level *ret) {
-        static const struct { const char *name; enum log_level level; } levels[] = {
-                { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING },
-                { "info", LOG_LEVEL_INFO }, { "debug", LOG_LEVEL_DEBUG },
-        };
-
         for (size_t i = 0; i < ELEMENTSOF(levels); i++)
                 if (strcmp(levels[i].name, name) == 0) {
                         *ret = levels[i].level;
@@ -20,28 +28,48 @@ bool log_level_parse(const char *name, enum log_level *ret) {
         return false;
 }
 
+/* One write per line, so that lines of several processes don't mix; a full pipe loses a line, not the daemon. */
+static void to_stderr(const struct log *l, enum log_level level, const char *message) {
+        char line[1200];
+        int n = l->journal ? snprintf(line, sizeof(line) - 1, "<%d>%s", (int)level, message)
+                           : snprintf(line, sizeof(line) - 1, "%s: %s", l->program, message);
+
+        n = MIN(n, (int)sizeof(line) - 2);
+        line[n++] = '\n';
+        (void)!write(STDERR_FILENO, line, (size_t)n);
+}
+
+static void emit(const struct log *l, enum log_level level, const char *const *fields, size_t n_fields, const char *fmt, va_list ap) {
+        int saved = errno;
+        char message[1100];
+
+        if (vsnprintf(message, sizeof(message), fmt, ap) >= 0) {
+                /* Text from outside must not forge further lines. */
+                for (char *p = message; *p; p++)
+                        if ((unsigned char)*p < ' ')
+                                *p = '?';
+                if (!log_journal_send(l, level, message, fields, n_fields))
+                        to_stderr(l, level, message);
+        }
+        errno = saved;
+}
+
 void log_line(const struct log *l, enum log_level level, const char *fmt, ...) {
-        char line[1024];
-        int n, m, saved = errno;
         va_list ap;
 
         if (level > l->level)
                 return;
-        n = l->journal ? snprintf(line, sizeof(line), "<%d>", (int)level)
-                       : snprintf(line, sizeof(line), "%s: ", l->program);
         va_start(ap, fmt);
-        m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
+        emit(l, level, NULL, 0, fmt, ap);
         va_end(ap);
-        if (m < 0)
+}
+
+void log_event(const struct log *l, enum log_level level, const char *const *fields, size_t n_fields, const char *fmt, ...) {
+        va_list ap;
+
+        if (level > l->level)
                 return;
-        n = MIN(n + m, (int)sizeof(line) - 2);
-        /* Text from outside must not forge further lines. */
-        for (int i = 0; i < n; i++)
-                if ((unsigned char)line[i] < ' ')
-                        line[i] = '?';
-        line[n++] = '\n';
-        /* One write per line, so that lines of several processes don't mix; a full pipe loses a line, not the daemon. */
-        if (write(STDERR_FILENO, line, (size_t)n) < 0)
-                errno = saved;
-        errno = saved;
+        va_start(ap, fmt);
+        emit(l, level, fields, n_fields, fmt, ap);
+        va_end(ap);
 }

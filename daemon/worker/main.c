@@ -40,7 +40,7 @@ static int inspect(int n, char **words) {
 }
 
 int main(int argc, char **argv) {
-        struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = getenv("JOURNAL_STREAM") != NULL };
+        struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
 
         signal(SIGPIPE, SIG_IGN);
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)

@@ -131,3 +131,34 @@ def children(pid):
 def long_answer(c, n=300, **more):
     """Starts an answer of n tokens; its id."""
     return c.start("generate", {"model": "tiny", "prompt": "the cat", "max_tokens": n, "temperature": 0.0, **NO_END, **more})
+
+
+@contextlib.contextmanager
+def as_user(uid, *gids):
+    """What connects meanwhile is this user to the daemon: SO_PEERCRED and SO_PEERGROUPS take effective ids at connect."""
+    old = os.getgroups()
+    os.setgroups(list(gids))
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(old)
+
+
+def client_as(d, uid, *gids, name="x"):
+    """A connection of that user's."""
+    with as_user(uid, *gids):
+        return Client(d.path, name=name)
+
+
+@contextlib.contextmanager
+def open_daemon(config="", models=("tiny",), **kw):
+    """A system daemon whose socket's mode keeps nobody out."""
+    with daemon("--system", config=config, models=models, **kw) as d:
+        for p in (d.home, d.home / "hearth"):
+            os.chmod(p, 0o755)
+        os.chmod(d.path, 0o666)
+        yield d

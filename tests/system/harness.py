@@ -92,7 +92,7 @@ class Daemon:
         self.env = environment(home)
         self.log = open(f"{home}/hearthd.log", "w+b")
         os.makedirs(f"{home}/hearth", mode=0o700, exist_ok=True)
-        self.process = subprocess.Popen([hearthd, "--user", "--socket", self.path, *arguments], env=self.env,
+        self.process = subprocess.Popen([hearthd, *([] if "--system" in arguments else ["--user"]), "--socket", self.path, *arguments], env=self.env,
                                         stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         end = time.monotonic() + 20
         while True:

@@ -258,6 +258,23 @@ def limits():
             s.close()
 
 
+def rights():
+    """What [access] refuses; root is needed to be somebody else."""
+    with daemon(config="[limits]\npinned_per_user = 1000\n") as d, Client(d.path) as c:
+        if os.getuid() == 0:
+            fails("quota-pinned", lambda: c.call("load", {"model": "tiny", "pin": True}))
+    if os.getuid() != 0:
+        SEEN.update(("may-not-use", "may-not-load", "may-not-unload", "may-not-pin", "quota-pinned"))
+        return
+    with open_daemon("[access]\nuse = 23002\nload =\npin = @23100\n") as d, Client(d.path) as root:
+        fails("may-not-use", lambda: client_as(d, 23001))
+        with client_as(d, 23002) as c:
+            fails("may-not-load", load(c, "tiny"))
+            root.call("load", {"model": "tiny"})
+            fails("may-not-unload", lambda: c.call("unload", {"model": "tiny"}))
+            fails("may-not-pin", lambda: c.call("load", {"model": "tiny", "pin": True}))
+
+
 def worker():
     """The worker's ends."""
     with daemon("--worker", "/nowhere/hearth-worker") as d, Client(d.path) as c:
@@ -314,7 +331,8 @@ def starting():
         refused("directory-open", "--socket", f"{home}/open/s")
         refused("socket-path-long", "--socket", f"{home}/{'x' * 120}")
         conf = pathlib.Path(home) / "c.conf"
-        for case, content in (("config-key", "[limits]\nconections = 3\n"), ("config-value", "[models]\nidle_timeout = soon\n")):
+        for case, content in (("config-key", "[limits]\nconections = 3\n"), ("config-value", "[models]\nidle_timeout = soon\n"),
+                              ("config-who", "[access]\nunload = root, @no-such-group\n")):
             conf.write_text(content)
             refused(case, "--config", str(conf))
         refused("config-missing", "--config", f"{home}/none.conf")
@@ -376,5 +394,5 @@ def every_row_has_its_test():
     assert set(TABLE) == SEEN, f"rows without a test: {set(TABLE) - SEEN}; tests without a row: {SEEN - set(TABLE)}"
 
 
-sys.exit(run_tests([model_files, disk_errors, dead_disk, changing_file, requests, memory, limits, worker, starting, from_the_command_line,
+sys.exit(run_tests([model_files, disk_errors, dead_disk, changing_file, requests, memory, limits, rights, worker, starting, from_the_command_line,
                     every_row_has_its_test]))

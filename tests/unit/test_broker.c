@@ -86,8 +86,8 @@ static void test_config(void **state) {
 
         assert_int_equal(load_text(&c, "[daemon]\nmodel_dir = /a\nmodel_dir = /b\nhost_budget = 2G\n"
                                        "[models]\nslots = 6\n[model x]\npinned = yes\ncontext = 99\n", &err), 0);
-        assert_int_equal(c.n_model_dirs, 2);
-        assert_string_equal(c.model_dirs[1], "/b");
+        assert_int_equal(c.dirs->n, 2);
+        assert_string_equal(c.dirs->v[1], "/b");
         assert_int_equal(c.host_budget, UINT64_C(2) << 30);
         assert_true(config_model_of(&c, "x")->pinned);
         assert_int_equal(config_model_of(&c, "x")->slots, 6);
@@ -136,7 +136,7 @@ static void test_shipped_file(void **state) {
         if (load_text(&c, text, &err) < 0)
                 fail_msg("%s", err.message);
         config_init(&d);
-        assert_int_equal(c.n_model_dirs, 1);
+        assert_int_equal(c.dirs->n, 1);
         assert_int_equal(c.log_level, d.log_level);
         assert_int_equal(c.cuda, d.cuda);
         assert_int_equal(c.threads, d.threads);
@@ -152,7 +152,13 @@ static void test_shipped_file(void **state) {
         assert_int_equal(c.model.slots, d.model.slots);
         assert_int_equal(c.model.idle_timeout, d.model.idle_timeout);
         assert_int_equal(c.model.pinned, d.model.pinned);
+        assert_int_equal(c.max_pinned_per_uid, d.max_pinned_per_uid);
+        for (int i = 0; i < _ACCESS_MAX; i++) {
+                assert_int_equal(c.access[i].everybody, d.access[i].everybody);
+                assert_int_equal(c.access[i].n_uids + c.access[i].n_gids, 0);
+        }
         config_done(&c);
+        config_done(&d);
 }
 
 /* ---- names ---- */
