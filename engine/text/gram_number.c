@@ -4,13 +4,16 @@
  * are answered: is it a number within the bounds (accept), and can it become
  * one (viable)? Bounds are decimals and compared exactly.
  *
- * Which spellings count: numbers without bounds, any JSON number of up to 64
- * characters with an exponent of up to 2 digits (3 if it begins with 1 or 2,
- * not for integers). With bounds: plain decimals, and exponents only in the
- * usual form with one digit before the point (1.5e-7), because otherwise every
- * number could be brought into every range by an exponent and a model that
- * wrote too many digits would be forced into one. Integers may end in ".0" and
- * have an exponent without '-'.
+ * Which spellings count. Whole numbers (type integer, whole multiples, whole
+ * constants): digits only. JSON schema calls 5.0 and 5e0 integers too, but most
+ * programs that read an integer don't, and a model that has begun "5." could
+ * only go on with zeros. Other numbers without bounds: any JSON number of up to
+ * 64 characters with an exponent of up to 2 digits (3 if it begins with 1 or 2).
+ * With bounds: plain decimals, and exponents only in the usual form with one
+ * digit before the point (1.5e-7), because otherwise every number could be
+ * brought into every range by an exponent and a model that wrote too many
+ * digits would be forced into one. A single number: no more digits behind the
+ * point than it needs.
  */
 #include <stdio.h>
 #include <string.h>
@@ -196,22 +199,6 @@ static bool has_multiple(const struct irange *r, __int128 from, __int128 to, int
         return to < 0 || from <= to;
 }
 
-/*
- * "5.0" and "5e0" are read as doubles: beyond 2^53 those no longer tell
- * neighbours apart, so there such spellings count only where nothing near
- * decides (no multiple, and far above every bound).
- */
-static bool float_spelling(const struct irange *r, __int128 v, int64_t m) {
-        return v <= INT64_C(9007199254740992) || (m == 1 && !r->has_hi && v > (__int128)INT_CAP * 2);
-}
-
-static int exponent(const struct parts *p) {
-        int e = 0;
-        for (size_t i = 0; i < p->n_exp; i++)
-                e = e * 10 + (p->ep[i] - '0');
-        return e;
-}
-
 static unsigned check_integer(const struct gs_number *a, const struct parts *p) {
         int64_t m = a->multiple ? a->multiple : 1;
         __int128 v = 0;
@@ -221,9 +208,8 @@ static unsigned check_integer(const struct gs_number *a, const struct parts *p) 
 
         if (!magnitudes(a, p->neg, &r))
                 return 0;
-        for (size_t i = 0; i < p->n_frac; i++)
-                if (p->fp[i] != '0')
-                        return 0;
+        if (p->dot || p->exp)
+                return 0;
         if (p->n_int == 0)
                 return has_multiple(&r, 0, -1, m) ? GS_VIABLE : 0;
         for (size_t i = 0; i < p->n_int; i++) {
@@ -233,32 +219,9 @@ static unsigned check_integer(const struct gs_number *a, const struct parts *p) 
                         v = (__int128)INT_CAP * 1000000000 / m * m + v % m;
                 }
         }
-        if (p->exp) {
-                int k = -1;
-                if (p->n_int != 1 || p->exp_neg || p->ip[0] == '0')
-                        return 0;
-                if (p->n_exp) {
-                        int e = exponent(p);
-                        __int128 x = v;
-                        for (int i = 0; i < e && x < (__int128)INT_CAP * 10; i++)
-                                x *= 10;
-                        if (e <= 99 && has_multiple(&r, x, x, m) && float_spelling(&r, x, m))
-                                out |= GS_ACCEPT;
-                }
-                while (next_exponent(p, &k, m == 1 && !r.has_hi ? 99 : 18)) {
-                        __int128 x = v;
-                        for (int i = 0; i < k && x < (__int128)INT_CAP * 1000; i++)
-                                x *= 10;
-                        if (has_multiple(&r, x, x, m) && float_spelling(&r, x, m))
-                                return out | GS_VIABLE;
-                }
-                return out;
-        }
-        if (p->dot && !float_spelling(&r, v, m))
-                return 0;
         if (has_multiple(&r, v, v, m) && !(huge && r.has_hi))
                 out |= GS_VIABLE | (complete(p) ? GS_ACCEPT : 0);
-        if (p->dot || p->ip[0] == '0')
+        if (p->ip[0] == '0')
                 return out;
         if (huge)
                 return r.has_hi || m > 1 ? out : out | GS_VIABLE;
@@ -359,12 +322,17 @@ static bool some_scale(const struct gs_number *a, bool neg, const struct gs_dec 
         return false;
 }
 
+/* Exactly one number? */
+static bool point(const struct gs_number *a) {
+        return a->has_lo && a->has_hi && gs_dec_cmp(&a->lo, &a->hi) == 0;
+}
+
 static unsigned check_decimal(const struct gs_number *a, const struct parts *p, const char *text, size_t len) {
         struct gs_dec lo, hi, v;
         unsigned out = 0;
         bool one = p->n_int == 1 && p->ip[0] != '0';
 
-        if (p->n_frac > MAX_FRAC)
+        if (p->n_frac > MAX_FRAC || (point(a) && (int)p->n_frac > MAX(a->lo.n - 1, a->lo.n - a->lo.exp)))
                 return 0;
         if (complete(p)) {
                 char t[MAX_TEXT + 1];
@@ -379,7 +347,7 @@ static unsigned check_decimal(const struct gs_number *a, const struct parts *p, 
                         int n = snprintf(dt, sizeof(dt), "%.17g", x);
                         if (gs_dec_parse(dt, (size_t)n, &dx) && inside(a, &dx))
                                 out |= GS_ACCEPT;
-                        else if (a->has_lo && a->has_hi && gs_dec_cmp(&a->lo, &a->hi) == 0)
+                        else if (point(a))
                                 out |= GS_ACCEPT;
                         else if (!a->lo_excl && !a->hi_excl)
                                 out |= GS_ACCEPT; /* equal to a bound as a double */
@@ -449,18 +417,18 @@ uint32_t gs_free_next(bool integer, uint32_t state, uint8_t ch) {
         case P_INT:
                 if (digit)
                         next = phase == P_INT ? P_INT : -1;
-                else
+                else if (!integer)
                         next = ch == '.' ? P_DOT : ch == 'e' || ch == 'E' ? P_E : -1;
                 break;
         case P_DOT:
         case P_FRAC:
                 if (digit)
-                        next = integer && ch != '0' ? -1 : P_FRAC;
+                        next = P_FRAC;
                 else if (phase == P_FRAC && (ch == 'e' || ch == 'E'))
                         next = P_E;
                 break;
         case P_E:
-                if ((ch == '+') || (ch == '-' && !integer)) {
+                if (ch == '+' || ch == '-') {
                         next = P_ESIGN;
                         break;
                 }
@@ -468,7 +436,7 @@ uint32_t gs_free_next(bool integer, uint32_t state, uint8_t ch) {
         case P_ESIGN: next = !digit ? -1 : ch == '1' || ch == '2' ? P_X1SMALL : P_X1; break;
         case P_X1: next = digit ? P_X2 : -1; break;
         case P_X1SMALL: next = digit ? P_X2SMALL : -1; break;
-        case P_X2SMALL: next = digit && !integer ? P_X3 : -1; break;
+        case P_X2SMALL: next = digit ? P_X3 : -1; break;
         default: break;
         }
         if (next < 0)

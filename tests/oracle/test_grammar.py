@@ -87,6 +87,12 @@ REFUSED = [
     ({"if": {}}, "/if: "), ({"type": "integer", "minimum": 1e25}, "/: whole numbers beyond 10^18"), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
     ({"type": "object", "required": [1]}, "/required: must be an array of names"),
 ]
+NUMBERS = [ # spellings: one for whole numbers, no idle digits for a constant
+    (INT, ["0", "-7", "12345678901234567890"], ["1.0", "1e5", "1E2", "-3.00", "5e0", "01"]),
+    ({"type": "integer", "minimum": 1, "maximum": 9}, ["5"], ["5.0", "5e0"]), ({"type": "number", "multipleOf": 5}, ["15"], ["15.0", "1.5e1"]),
+    ({"const": 5}, ["5"], ["5.0", "5e0"]), ({"const": 5.0}, ["5"], ["5.0"]), ({"enum": [2.5, 1]}, ["2.5", "2.5e0", "1"], ["2.50", "2.500000", "1.0"]),
+    ({"const": 1e-7}, ["1e-07", "1e-7", "0.0000001"], ["0.00000010"]), ({"type": "number"}, ["1.0", "1e5", "2.50"], []),
+]
 GBNF = [
     ('root ::= "yes" | "no" reason?\nreason ::= ": " [^\\n]{1,5} # c', ["yes", "no", "no: é", "no: abcde"], ["", "no:", "no: abcdef", "yesx", "no: a\n"]),
     ('root ::= (item ("," item)*)?\nitem ::= [a-z]+ | "(" root ")"', ["", "a", "ab,c", "(a,(b),()),c"], ["a,", "(a", "A"]),
@@ -205,6 +211,15 @@ def shuffled(v, r):
     return [shuffled(x, r) for x in v] if isinstance(v, list) else v
 
 
+def whole(v):
+    """Whole numbers as whole numbers: that is how the grammar writes them where a schema asks for integers (docs/structured-output.md)."""
+    if isinstance(v, dict):
+        return {k: whole(x) for k, x in v.items()}
+    if isinstance(v, list):
+        return [whole(x) for x in v]
+    return int(v) if isinstance(v, float) and v == int(v) else v
+
+
 def spellings(v, r):
     yield json.dumps(v)
     yield json.dumps(shuffled(v, r), ensure_ascii=False, separators=(",", ":"))
@@ -247,14 +262,14 @@ def check_schema(tool, schema, rnd, bad):
             if e:
                 bad.append(f"{json.dumps(schema)}: walk does not validate ({e.message:.100}): {got['text']!r:.300}")
     gen = Gen(rnd, schema)
-    # jsonschema checks a format only if it has a package for it; multiples of doubles past 2^53 are not told apart
+    # jsonschema checks a format only if it has a package for it
     unknown = isinstance(schema, dict) and schema.get("format", "date") not in jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers
     for _ in range(40):
         v = gen.value(schema)
+        if any(k in str(schema) for k in ("integer", "multipleOf", "const", "enum")):
+            v = whole(v)
         ok = validator.is_valid(v)
         if unknown and isinstance(v, str) and v not in FORMATS[schema["format"]]:
-            continue
-        if "multipleOf" in str(schema) and isinstance(v, float) and abs(v) > 2**53:
             continue
         valid += ok
         invalid += not ok
@@ -274,6 +289,10 @@ def main():
     for schema in SCHEMAS:
         got = check_schema(tool, schema, rnd, bad)
         counts = [a + b for a, b in zip(counts, got)]
+    for schema, yes, no in NUMBERS:
+        tool.ask(schema=schema)
+        bad += [f"{schema}: {t!r} is {'refused' if want else 'accepted'}" for t, want in [(t, True) for t in yes] + [(t, False) for t in no]
+                if tool.ask(text=t)["done"] != want]
     for schema, message in REFUSED:
         got = tool.ask(schema=schema)
         if not got.get("error", "").startswith(message):
