@@ -165,6 +165,17 @@ static void fail_grammar(struct task *t, int r) {
         fail(t, r, &err, "the grammar");
 }
 
+/* Cut off by a bound, but what the grammar demands is complete: then it is no cut. */
+static const char *complete(struct task *t, const char *end, const uint32_t *tokens, size_t n) {
+        if (!t->grammar_state || (strcmp(end, "length") != 0 && strcmp(end, "context") != 0))
+                return end;
+        while (n && grammar_state_accept(t->grammar_state, *tokens) == 0) {
+                tokens++;
+                n--;
+        }
+        return n == 0 && grammar_state_done(t->grammar_state) ? "stop" : end;
+}
+
 static void on_token(struct task *t, const struct eng_result *res, uint64_t now) {
         const char *end, *stop = NULL;
         struct h_error err = {};
@@ -193,7 +204,7 @@ static void on_token(struct task *t, const struct eng_result *res, uint64_t now)
         }
         reply_tokens(t, res, n);
         if (end) {
-                finish(t, end, stop);
+                finish(t, complete(t, end, &res->token, 1), stop);
                 return;
         }
         if (t->grammar_state)
@@ -214,7 +225,7 @@ static bool replay_state(struct task *t, int *ret_r) {
                 buf_consume(&t->held, n);
                 buf_clear(&t->reasoning);
                 if (end && *ret_r == 0) {
-                        finish(t, end, stop);
+                        finish(t, complete(t, end, t->resume, i + 1), stop);
                         return true;
                 }
         }

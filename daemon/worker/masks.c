@@ -33,7 +33,7 @@ static bool unwanted(void *ud) {
 
 /* True: the task is the engine's again. */
 static bool compute(struct task *t, uint64_t work) {
-        struct grammar_limit limit = { .work = work, .stopped = unwanted, .ud = t };
+        struct grammar_limit limit = { .work = work, .stopped = unwanted, .ud = t, .left = t->mask_job.left };
         struct mask_job *j = &t->mask_job;
         int r = 0;
 
@@ -74,6 +74,7 @@ static void run_quick(struct job *job) {
 }
 
 void mask_begin(struct task *t, const uint32_t *tokens, size_t n) {
+        t->mask_job.left = MIN((uint64_t)t->max_tokens, (uint64_t)t->model->n_ctx + 1 - t->n_prompt) - t->n_generated;
         t->mask_job.tokens = tokens;
         t->mask_job.n_tokens = n;
         t->mask_job.job.run = run_quick;

@@ -30,6 +30,7 @@ struct mask_job {
         const uint32_t *tokens; /* to be accepted first */
         size_t n_tokens;
         uint32_t token;         /* tokens points here when there is one */
+        uint64_t left;          /* tokens that may still come */
         int error;              /* if failed */
 };
 

@@ -24,6 +24,7 @@ struct dfa {
         struct dfa_state *state; /* state 0 is the start; n_state 0: the empty language */
         uint32_t n_state;
         bool any;                /* accepts everything: one state with one loop */
+        const uint32_t *need;    /* bytes to an accepting state; of those that strings use (gram_need.c) */
 };
 
 uint32_t dfa_next(const struct dfa *d, uint32_t state, uint32_t cp); /* DFA_DEAD: none */

@@ -32,17 +32,15 @@ static void space(struct gm_out *out, struct gm_node n, uint8_t b) {
 
 /* ---- objects: what was seen ---- */
 
-struct seen { uint32_t count, required_left; uint64_t bits[]; /* declared properties, then hashes */ };
-
 static size_t prop_words(const struct gs_object *o) {
         return DIV_ROUND_UP(o->n_prop, 64);
 }
 
-static const struct seen *seen_of(const struct gm *m, uint32_t blob) {
+static const struct gm_seen *seen_of(const struct gm *m, uint32_t blob) {
         return gm_blob_data(m, blob);
 }
 
-static bool label_ok(const struct gs_object *o, const struct seen *s, size_t label) {
+bool gm_label_ok(const struct gs_object *o, const struct gm_seen *s, size_t label) {
         bool room = s->count + s->required_left < o->max;
 
         if (label >= o->n_prop)
@@ -52,10 +50,10 @@ static bool label_ok(const struct gs_object *o, const struct seen *s, size_t lab
         return o->prop[label].required || room;
 }
 
-static bool any_ok(const struct gs_object *o, const struct seen *s, const uint64_t *labels) {
+static bool any_ok(const struct gs_object *o, const struct gm_seen *s, const uint64_t *labels) {
         for (size_t w = 0; w < o->words; w++)
                 for (uint64_t bits = labels[w]; bits; bits &= bits - 1)
-                        if (label_ok(o, s, w * 64 + (size_t)__builtin_ctzll(bits)))
+                        if (gm_label_ok(o, s, w * 64 + (size_t)__builtin_ctzll(bits)))
                                 return true;
         return false;
 }
@@ -65,13 +63,13 @@ static bool key_ok(const struct gm *m, const struct gs_object *o, uint32_t data)
 }
 
 static bool may_close(const struct gm *m, const struct gs_object *o, uint32_t data) {
-        const struct seen *s = seen_of(m, data);
+        const struct gm_seen *s = seen_of(m, data);
         return s->required_left == 0 && s->count >= o->min;
 }
 
 static uint32_t seen_new(struct gm *m, const struct gs_object *o) {
-        size_t n = sizeof(struct seen) + prop_words(o) * 8;
-        struct seen *s = h_calloc(1, n);
+        size_t n = sizeof(struct gm_seen) + prop_words(o) * 8;
+        struct gm_seen *s = h_calloc(1, n);
         uint32_t id;
 
         if (!s) {
@@ -86,12 +84,12 @@ static uint32_t seen_new(struct gm *m, const struct gs_object *o) {
 
 /* After a key with this label; GM_NONE if it may not come (again). */
 static uint32_t seen_add(struct gm *m, const struct gs_object *o, uint32_t data, size_t label, uint64_t hash) {
-        const struct seen *old = seen_of(m, data);
+        const struct gm_seen *old = seen_of(m, data);
         size_t n = m->blob[data].len, base = sizeof(*old) + prop_words(o) * 8;
-        struct seen *s;
+        struct gm_seen *s;
         uint32_t id;
 
-        if (!label_ok(o, old, label))
+        if (!gm_label_ok(o, old, label))
                 return GM_NONE;
         for (size_t at = base; label >= o->n_prop && o->distinct && at < n; at += 8)
                 if (memcmp((const uint8_t *)old + at, &hash, 8) == 0)
@@ -244,7 +242,7 @@ static enum gm_char string_char(struct gm_node *n, uint8_t b) {
 
 static enum gm_char key_char(const struct gm *m, struct gm_node *n, uint8_t b) {
         const struct gs_object *o = n->ptr;
-        const struct seen *seen = seen_of(m, n->data);
+        const struct gm_seen *seen = seen_of(m, n->data);
         struct ch_range r[3];
         size_t n_r = 0;
 

@@ -18,6 +18,7 @@ void gm_init(struct gm *m, const struct grammar *g) {
 void gm_release(struct gm *m) {
         free(m->node);
         free(m->chain);
+        free(m->need);
         free(m->head);
         free(m->blob);
         free(m->pool);
@@ -52,7 +53,7 @@ void gm_back(struct gm *m, struct gm_mark to) {
 static bool grow(struct gm *m) {
         size_t cap = m->cap ? m->cap * 2 : 256;
         struct gm_node *node;
-        uint32_t *chain, *head;
+        uint32_t *chain, *need, *head;
 
         if (cap > MAX_NODES) {
                 m->error = -E2BIG;
@@ -64,7 +65,10 @@ static bool grow(struct gm *m) {
         chain = node ? h_realloc(m->chain, cap * sizeof(*chain)) : NULL;
         if (chain)
                 m->chain = chain;
-        head = chain ? h_malloc(cap * 2 * sizeof(*head)) : NULL;
+        need = chain ? h_realloc(m->need, cap * sizeof(*need)) : NULL;
+        if (need)
+                m->need = need;
+        head = need ? h_malloc(cap * 2 * sizeof(*head)) : NULL;
         if (!head) {
                 m->error = -ENOMEM;
                 return false;
@@ -97,6 +101,8 @@ uint32_t gm_intern(struct gm *m, const struct gm_node *n) {
                 if (same(&m->node[i], &copy))
                         return i;
         m->node[m->n] = copy;
+        /* a number's is found by trying digits: not before it is asked for */
+        m->need[m->n] = copy.kind == GM_NUM ? NEED_UNKNOWN : gn_place(m, &copy);
         m->chain[m->n] = m->head[h & (m->n_head - 1)];
         m->head[h & (m->n_head - 1)] = (uint32_t)m->n;
         return (uint32_t)m->n++;

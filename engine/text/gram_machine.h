@@ -25,6 +25,7 @@ struct grammar {
         struct nfa nfa;       /* GBNF: all rules */
         uint32_t root;        /* GBNF: the root rule's first state */
         uint32_t *rule_start; /* by rule */
+        uint32_t *rest;       /* GBNF: by state, bytes to its rule's end */
 };
 
 enum gm_kind { GM_DONE, GM_VALUE, GM_STR, GM_NUM, GM_WORD, GM_OBJ, GM_KEY, GM_ARR, GM_NFA };
@@ -45,7 +46,7 @@ struct gm_node {
 
 struct gm {
         const struct grammar *g;
-        struct gm_node *node; uint32_t *chain; size_t n, cap;
+        struct gm_node *node; uint32_t *chain, *need; size_t n, cap; /* need: see gram_need.c */
         uint32_t *head; size_t n_head;
         struct gm_blob { uint64_t hash; uint32_t off, len, chain; } *blob; size_t n_blob, cap_blob;
         uint32_t blob_head[GM_BLOB_HEADS];
@@ -91,11 +92,25 @@ void gm_nfa_add(struct gm_out *out, uint32_t state, uint32_t parent);
 void gm_nfa_step(struct gm_out *out, uint32_t id, uint8_t b);
 
 /* ---- characters of a JSON string, byte by byte ---- */
+enum { CH_IDLE, CH_UTF8, CH_ESCAPE, CH_HEX, CH_PAIR_SLASH, CH_PAIR_U, CH_PAIR_HEX }; /* modes, in the low bits of 'sub' */
 enum ch_result { CH_BAD, CH_PART, CH_WHOLE, CH_END };
 struct ch_range { uint32_t lo, hi; };
 /* CH_PART: what it may become, in up to 3 ranges; CH_WHOLE: range 0 is the code point. */
 enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
 /* The same for plain UTF-8 (GBNF). */
 enum ch_result ch_utf8(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
+
+/* ---- what an object has seen: a blob ---- */
+struct gm_seen { uint32_t count, required_left; uint64_t bits[]; /* declared properties, then hashes */ };
+bool gm_label_ok(const struct gs_object *o, const struct gm_seen *s, size_t label);
+
+/* ---- how far the end is, in bytes ---- */
+#define NEED_FAR 0x3fffffffu     /* or not known */
+#define NEED_UNKNOWN UINT32_MAX  /* not computed yet */
+void gn_schema(struct gs *g);    /* the tables, once compiled */
+void gn_rules(struct grammar *g);
+uint32_t gn_add(uint32_t a, uint32_t b);
+uint32_t gn_place(const struct gm *m, const struct gm_node *x);
+uint32_t gn_set(struct gm *m, const uint32_t *id, size_t n); /* the nearest of a set's places */
 
 void gbnf_parse(struct grammar *g, const char *src, size_t n);

@@ -199,19 +199,26 @@ static bool has_multiple(const struct irange *r, __int128 from, __int128 to, int
         return to < 0 || from <= to;
 }
 
-static unsigned check_integer(const struct gs_number *a, const struct parts *p) {
+/* *need: digits until it is one. */
+static unsigned check_integer(const struct gs_number *a, const struct parts *p, uint32_t *need) {
         int64_t m = a->multiple ? a->multiple : 1;
         __int128 v = 0;
         struct irange r;
         unsigned out = 0;
         bool huge = false;
 
+        *need = 0;
+
         if (!magnitudes(a, p->neg, &r))
                 return 0;
         if (p->dot || p->exp)
                 return 0;
-        if (p->n_int == 0)
+        if (p->n_int == 0) {
+                __int128 end = 10;
+                for (*need = 1; *need < MAX_TEXT - 4 && end < (__int128)INT_CAP * 1000000000 && !has_multiple(&r, *need == 1 ? 0 : end / 10, end - 1, m); end *= 10)
+                        ++*need;
                 return has_multiple(&r, 0, -1, m) ? GS_VIABLE : 0;
+        }
         for (size_t i = 0; i < p->n_int; i++) {
                 v = v * 10 + (p->ip[i] - '0');
                 if (v > (__int128)INT_CAP * 1000000000) { /* past every bound; only its remainder matters */
@@ -231,8 +238,10 @@ static unsigned check_integer(const struct gs_number *a, const struct parts *p) 
                 to *= 10;
                 if (r.has_hi && from > r.hi)
                         break;
-                if (has_multiple(&r, from, to - 1, m))
+                if (has_multiple(&r, from, to - 1, m)) {
+                        *need = out & GS_ACCEPT ? 0 : (uint32_t)(j - p->n_int + 1);
                         return out | GS_VIABLE;
+                }
                 if (from > (__int128)INT_CAP * 1000000000)
                         break;
         }
@@ -395,8 +404,53 @@ unsigned gs_number_check(const struct gs_number *a, const char *text, size_t len
 
         if (!split(text, len, &p))
                 return 0;
-        r = a->integer ? check_integer(a, &p) : check_decimal(a, &p, text, len);
+        r = a->integer ? check_integer(a, &p, &(uint32_t){ 0 }) : check_decimal(a, &p, text, len);
         return r & GS_ACCEPT ? r | GS_VIABLE : r;
+}
+
+#define BEAM 8
+
+/* A decimal's: the shortest of some ways tried side by side. */
+static uint32_t decimal_need(const struct gs_number *a, const char *text, size_t len) {
+        char way[2][BEAM][MAX_TEXT + 1];
+        size_t n = 1;
+
+        if (len > MAX_TEXT)
+                return MAX_TEXT;
+        memcpy(way[0][0], text, len);
+        for (uint32_t more = 0; n && len + more < MAX_TEXT; more++) {
+                char (*from)[MAX_TEXT + 1] = way[more & 1], (*to)[MAX_TEXT + 1] = way[~more & 1];
+                size_t n_to = 0, at = len + more;
+                for (size_t i = 0; i < n; i++)
+                        if (gs_number_check(a, from[i], at) & GS_ACCEPT)
+                                return more;
+                for (size_t i = 0; i < n; i++)
+                        for (const char *c = "1234567890.-"; *c && n_to < BEAM; c++) {
+                                memcpy(to[n_to], from[i], at);
+                                to[n_to][at] = *c;
+                                n_to += (gs_number_check(a, to[n_to], at + 1) & GS_VIABLE) != 0;
+                        }
+                n = n_to;
+        }
+        return MAX_TEXT;
+}
+
+uint32_t gs_number_need(const struct gs_number *a, const char *text, size_t len) {
+        uint32_t need, other;
+        struct parts p;
+
+        if (!a->integer)
+                return decimal_need(a, text, len);
+        if (!split(text, len, &p))
+                return MAX_TEXT;
+        if (!(check_integer(a, &p, &need) & (GS_VIABLE | GS_ACCEPT)))
+                need = MAX_TEXT;
+        if (len == 0) {
+                p.neg = true;
+                if (check_integer(a, &p, &other) & GS_VIABLE)
+                        need = MIN(need, other + 1);
+        }
+        return need;
 }
 
 /* ---- numbers without bounds ---- */
@@ -450,6 +504,10 @@ uint32_t gs_free_next(bool integer, uint32_t state, uint8_t ch) {
 bool gs_free_accept(uint32_t state) {
         uint32_t phase = state & 15;
         return phase == P_ZERO || phase == P_INT || phase == P_FRAC || phase >= P_X1;
+}
+
+uint32_t gs_free_need(uint32_t state) {
+        return !gs_free_accept(state);
 }
 
 /* ---- making and meeting ---- */

@@ -30,7 +30,7 @@ struct gs_string {
         const struct dfa *dfa;
         size_t min, max;           /* counted only if dfa->any; max SIZE_MAX: no bound */
 };
-struct gs_prop { const char *name; size_t n; uint32_t node; bool required, never; };
+struct gs_prop { const char *name; size_t n; uint32_t node; bool required, never; uint32_t cost; /* bytes of the key */ };
 struct gs_class { const struct dfa *keys; uint32_t node; }; /* of keys that are not declared */
 struct gs_object {
         struct gs_prop *prop; size_t n_prop;
@@ -41,6 +41,8 @@ struct gs_object {
         const struct dfa *keys;
         uint64_t *reach;           /* per state of 'keys': the labels that can still be reached */
         size_t n_label, words;
+        uint32_t *dist;            /* [state, label]: bytes to the key's end; NULL: too large a table */
+        uint32_t fill;             /* bytes of a key nobody demands by name, and its value */
 };
 struct gs_array { uint32_t *prefix; size_t n_prefix; uint32_t items; size_t min, max; };
 
@@ -61,6 +63,7 @@ struct gs_node {
         uint32_t a, b;
         struct gs_alts alts;
         bool nonempty;
+        uint32_t least;            /* bytes of its shortest value */
 };
 struct gs {
         struct t_ctx *c;
@@ -92,7 +95,10 @@ const char *gs_path_index(struct gs *g, const char *path, size_t i);
 
 /* ---- numbers as text ---- */
 enum { GS_VIABLE = 1, GS_ACCEPT = 2 };
+/* Bytes until it is one, for a viable prefix: as few as were found. */
+uint32_t gs_number_need(const struct gs_number *n, const char *text, size_t len);
 unsigned gs_number_check(const struct gs_number *n, const char *text, size_t len);
 /* Free numbers need no text: a small state instead; 0 is the start, UINT32_MAX dead. */
 uint32_t gs_free_next(bool integer, uint32_t state, uint8_t ch);
 bool gs_free_accept(uint32_t state);
+uint32_t gs_free_need(uint32_t state);

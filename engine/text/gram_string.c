@@ -13,14 +13,12 @@
 
 #include "engine/text/gram_machine.h"
 
-enum { IDLE, UTF8, ESCAPE, HEX, PAIR_SLASH, PAIR_U, PAIR_HEX };
-
 static uint32_t pack(uint32_t mode, uint32_t left, uint32_t len, uint32_t bits) {
         return mode | (left & 7) << 3 | len << 6 | bits << 8;
 }
 
 static enum ch_result whole(uint32_t *sub, uint32_t cp, struct ch_range r[3], size_t *ret_n) {
-        *sub = IDLE;
+        *sub = CH_IDLE;
         r[0] = (struct ch_range){ cp, cp };
         *ret_n = 1;
         return CH_WHOLE;
@@ -58,7 +56,7 @@ enum ch_result ch_utf8(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
         uint32_t len = (*sub >> 6) & 3, left = (*sub >> 3) & 7, bits = *sub >> 8;
         size_t n;
 
-        if (*sub == IDLE) {
+        if (*sub == CH_IDLE) {
                 if (b < 0x80)
                         return whole(sub, b, r, ret_n);
                 len = b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : 2;
@@ -76,7 +74,7 @@ enum ch_result ch_utf8(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
         n = utf8_ranges(len, left, bits, r);
         if (n && left == 0)
                 return whole(sub, bits, r, ret_n);
-        return part(sub, pack(UTF8, left, len - 1, bits), n, ret_n);
+        return part(sub, pack(CH_UTF8, left, len - 1, bits), n, ret_n);
 }
 
 static int hex_value(uint8_t b) {
@@ -104,7 +102,7 @@ enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
         size_t n;
 
         switch (mode) {
-        case IDLE:
+        case CH_IDLE:
                 if (b == '"')
                         return CH_END;
                 if (b < 0x20)
@@ -112,31 +110,31 @@ enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
                 if (b != '\\')
                         return ch_utf8(sub, b, r, ret_n);
                 r[0] = (struct ch_range){ 0, DFA_MAX_CP };
-                return part(sub, pack(ESCAPE, 0, 0, 0), 1, ret_n);
-        case UTF8:
+                return part(sub, pack(CH_ESCAPE, 0, 0, 0), 1, ret_n);
+        case CH_UTF8:
                 return ch_utf8(sub, b, r, ret_n);
-        case ESCAPE:
+        case CH_ESCAPE:
                 if (b == 'u') {
                         r[0] = (struct ch_range){ 0, DFA_MAX_CP };
-                        return part(sub, pack(HEX, 4, 0, 0), 1, ret_n);
+                        return part(sub, pack(CH_HEX, 4, 0, 0), 1, ret_n);
                 }
                 e = b ? memchr(from, b, sizeof(from) - 1) : NULL;
                 return e ? whole(sub, (uint8_t)to[e - from], r, ret_n) : CH_BAD;
-        case HEX:
+        case CH_HEX:
                 if (h < 0)
                         return CH_BAD;
                 bits = bits << 4 | (uint32_t)h;
                 n = hex_ranges(bits, --left, r);
                 if (n && left == 0 && (bits < 0xd800 || bits > 0xdbff))
                         return whole(sub, bits, r, ret_n);
-                return part(sub, left ? pack(HEX, left, 0, bits) : pack(PAIR_SLASH, 0, 0, bits - 0xd800), n, ret_n);
-        case PAIR_SLASH:
-        case PAIR_U:
-                if (b != (mode == PAIR_SLASH ? '\\' : 'u'))
+                return part(sub, left ? pack(CH_HEX, left, 0, bits) : pack(CH_PAIR_SLASH, 0, 0, bits - 0xd800), n, ret_n);
+        case CH_PAIR_SLASH:
+        case CH_PAIR_U:
+                if (b != (mode == CH_PAIR_SLASH ? '\\' : 'u'))
                         return CH_BAD;
                 r[0] = (struct ch_range){ 0x10000 + (bits << 10), 0x10000 + (bits << 10) + 0x3ff };
-                return part(sub, mode == PAIR_SLASH ? pack(PAIR_U, 0, 0, bits) : pack(PAIR_HEX, 4, 0, bits << 12), 1, ret_n);
-        default: { /* PAIR_HEX: the high one's 10 bits, then up to 12 bits of the low one's first three digits */
+                return part(sub, mode == CH_PAIR_SLASH ? pack(CH_PAIR_U, 0, 0, bits) : pack(CH_PAIR_HEX, 4, 0, bits << 12), 1, ret_n);
+        default: { /* CH_PAIR_HEX: the high one's 10 bits, then up to 12 bits of the low one's first three digits */
                 uint32_t high = bits >> 12, low = (bits & 0xfff) << 4 | (h < 0 ? 0 : (uint32_t)h), lo, hi;
                 if (h < 0)
                         return CH_BAD;
@@ -148,7 +146,7 @@ enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
                 if (left == 0)
                         return whole(sub, 0x10000 + (high << 10) + (low - 0xdc00), r, ret_n);
                 r[0] = (struct ch_range){ 0x10000 + (high << 10) + (lo - 0xdc00), 0x10000 + (high << 10) + (hi - 0xdc00) };
-                return part(sub, pack(PAIR_HEX, left, 0, high << 12 | low), 1, ret_n);
+                return part(sub, pack(CH_PAIR_HEX, left, 0, high << 12 | low), 1, ret_n);
         }
         }
 }

@@ -17,13 +17,14 @@
 #define MAX_SCHEMA ((size_t)4 << 20)
 #define MAX_GRAMMAR_MEMORY ((size_t)256 << 20)
 
-struct cached { uint32_t *id; size_t n; uint64_t *mask; uint64_t used; };
+struct cached { uint32_t *id; size_t n; uint64_t *mask; uint64_t used; uint32_t most; /* bytes after any of its tokens */ };
 struct grammar_state {
         const struct grammar_vocab *v;
         struct gm m;
         uint32_t id[GM_MAX_SET];
         size_t n;
         bool ended;            /* an end-of-generation token came */
+        uint64_t *nearest;     /* room for a mask */
         struct cached cache[CACHE];
         uint64_t clock;
 };
@@ -60,6 +61,10 @@ static int compile(const char *src, size_t n, bool gbnf, struct grammar **ret, s
                 gbnf_parse(g, src, n);
         else
                 gs_compile(&g->schema, &g->c, g->doc);
+        if (gbnf)
+                gn_rules(g);
+        else
+                gn_schema(&g->schema);
         g->c.err = NULL;
         *ret = g;
         return 0;
@@ -106,6 +111,11 @@ int grammar_state_new(const struct grammar *g, const struct grammar_vocab *v, st
                 return -ENOMEM;
         s->v = v;
         gm_init(&s->m, g);
+        s->nearest = h_new0(uint64_t, v->words);
+        if (!s->nearest) {
+                grammar_state_free(s);
+                return -ENOMEM;
+        }
         gm_start(&s->m, &out);
         r = s->m.error;
         if (r < 0) {
@@ -121,6 +131,7 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
         if (s) {
                 forget_masks(s);
                 gm_release(&s->m);
+                free(s->nearest);
                 free(s);
         }
         return NULL;
@@ -132,23 +143,46 @@ bool grammar_state_done(const struct grammar_state *s) {
 
 /* ---- masks ---- */
 
-struct walk { struct gm *m; const struct grammar_vocab *v; uint64_t *mask; bool skip_plain; };
+struct walk {
+        struct gm *m;
+        const struct grammar_vocab *v;
+        uint64_t *mask, *nearest;
+        bool skip_plain;
+        uint32_t far;          /* more bytes than this must not remain after a token; NEED_UNKNOWN: it doesn't matter */
+        uint32_t most, least;  /* of what remains after the tokens in 'mask', in 'nearest' */
+        bool left_out;
+};
 
-static void set_bits(const struct walk *w, const struct vocab_node *n) {
+/* The tokens that end here, with so many bytes to come after them. */
+static void set_bits(struct walk *w, const struct vocab_node *n, uint32_t need) {
+        uint64_t *mask = w->mask;
+
+        if (need <= w->far || need == NEED_FAR) { /* not known: not led */
+                w->most = MAX(w->most, need == NEED_FAR ? 0 : need);
+        } else {
+                w->left_out = true;
+                if (need > w->least)
+                        return;
+                mask = w->nearest;
+                if (need < w->least)
+                        memset(mask, 0, w->v->words * sizeof(*mask));
+                w->least = need;
+        }
         for (uint32_t i = n->lo; i < n->own; i++)
-                w->mask[w->v->ids[i] / 64] |= UINT64_C(1) << (w->v->ids[i] % 64);
+                mask[w->v->ids[i] / 64] |= UINT64_C(1) << (w->v->ids[i] % 64);
 }
 
-static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t n);
+static void walk(struct walk *w, uint32_t node, const uint32_t *id, size_t n);
 
-static void step_and_walk(const struct walk *w, uint32_t child, const uint32_t *id, size_t n, struct gm_out *out) {
+static void step_and_walk(struct walk *w, uint32_t child, const uint32_t *id, size_t n, struct gm_out *out) {
         struct gm_mark mark = gm_mark(w->m);
 
         gm_step(w->m, id, n, w->v->node[child].byte, out);
         if (w->m->error)
                 return;
         if (out->n) {
-                set_bits(w, &w->v->node[child]);
+                if (w->v->node[child].own > w->v->node[child].lo)
+                        set_bits(w, &w->v->node[child], w->far == NEED_UNKNOWN ? 0 : gn_set(w->m, out->id, out->n));
                 if (w->v->node[child].child)
                         walk(w, child, out->id, out->n);
         }
@@ -157,7 +191,7 @@ static void step_and_walk(const struct walk *w, uint32_t child, const uint32_t *
 }
 
 /* One reading, within a string or key: no need to intern the places in between. */
-static void walk_chars(const struct walk *w, uint32_t node, const struct gm_node *at) {
+static void walk_chars(struct walk *w, uint32_t node, const struct gm_node *at) {
         for (uint32_t c = w->v->node[node].child; c && !w->m->error; c = w->v->node[c].next) {
                 struct gm_node x = *at;
 
@@ -169,7 +203,8 @@ static void walk_chars(const struct walk *w, uint32_t node, const struct gm_node
                 case GM_STOP:
                         break;
                 case GM_CHAR:
-                        set_bits(w, &w->v->node[c]);
+                        if (w->v->node[c].own > w->v->node[c].lo)
+                                set_bits(w, &w->v->node[c], w->far == NEED_UNKNOWN ? 0 : gn_place(w->m, &x));
                         if (w->v->node[c].child)
                                 walk_chars(w, c, &x);
                         break;
@@ -189,7 +224,7 @@ static void walk_chars(const struct walk *w, uint32_t node, const struct gm_node
         }
 }
 
-static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t n) {
+static void walk(struct walk *w, uint32_t node, const uint32_t *id, size_t n) {
         struct gm_out *out;
 
         if (n == 1 && (w->m->node[id[0]].kind == GM_STR || w->m->node[id[0]].kind == GM_KEY)) {
@@ -209,11 +244,17 @@ static void walk(const struct walk *w, uint32_t node, const uint32_t *id, size_t
 }
 
 /* If a reading is within a string that takes any characters, or so many of them: those plain tokens. True: all were set. */
-static bool set_plain(const struct grammar_state *s, uint64_t *mask) {
+static bool set_plain(struct grammar_state *s, uint64_t *mask, struct walk *w) {
         size_t most = 0;
 
-        for (size_t i = 0; i < s->n; i++)
-                most = MAX(most, gm_takes_any(&s->m, &s->m.node[s->id[i]]));
+        for (size_t i = 0; i < s->n; i++) {
+                size_t k = gm_takes_any(&s->m, &s->m.node[s->id[i]]);
+                uint32_t need = k && w->far != NEED_UNKNOWN ? gn_set(&s->m, &s->id[i], 1) : 0; /* no character makes it more */
+                if (k == 0 || need > w->far)
+                        continue;
+                most = MAX(most, k);
+                w->most = MAX(w->most, need);
+        }
         if (most >= s->v->max_chars && most > 0) {
                 memcpy(mask, s->v->plain_mask, s->v->words * sizeof(*mask));
                 return true;
@@ -223,16 +264,16 @@ static bool set_plain(const struct grammar_state *s, uint64_t *mask) {
         return most > 0 && s->n == 1; /* longer ones are then not allowed; with other readings they may be */
 }
 
-static const uint64_t *cached_mask(struct grammar_state *s) {
+static const uint64_t *cached_mask(struct grammar_state *s, uint32_t far) {
         for (size_t i = 0; i < CACHE; i++)
-                if (s->cache[i].mask && s->cache[i].n == s->n && memcmp(s->cache[i].id, s->id, s->n * sizeof(*s->id)) == 0) {
+                if (s->cache[i].mask && s->cache[i].n == s->n && s->cache[i].most <= far && memcmp(s->cache[i].id, s->id, s->n * sizeof(*s->id)) == 0) {
                         s->cache[i].used = ++s->clock;
                         return s->cache[i].mask;
                 }
         return NULL;
 }
 
-static void remember(struct grammar_state *s, const uint64_t *mask) {
+static void remember(struct grammar_state *s, const uint64_t *mask, uint32_t most) {
         struct cached *c = &s->cache[0];
         uint32_t *id = h_memdup(s->id, s->n * sizeof(*s->id));
         uint64_t *copy = h_memdup(mask, s->v->words * sizeof(*mask));
@@ -247,7 +288,7 @@ static void remember(struct grammar_state *s, const uint64_t *mask) {
         }
         free(c->id);
         free(c->mask);
-        *c = (struct cached){ .id = id, .n = s->n, .mask = copy, .used = ++s->clock };
+        *c = (struct cached){ .id = id, .n = s->n, .mask = copy, .used = ++s->clock, .most = most };
 }
 
 int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
@@ -256,9 +297,11 @@ int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
 }
 
 int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limit *l, uint64_t *mask) {
-        struct walk w = { .m = &s->m, .v = s->v, .mask = mask };
+        uint32_t far = l->left ? (uint32_t)MIN(l->left - 1, (uint64_t)NEED_FAR - 1) : NEED_UNKNOWN;
+        struct walk w = { .m = &s->m, .v = s->v, .mask = mask, .nearest = s->nearest, .far = far, .least = UINT32_MAX };
         struct gm_mark mark = gm_mark(&s->m);
-        const uint64_t *old = s->ended ? NULL : cached_mask(s);
+        const uint64_t *old = s->ended ? NULL : cached_mask(s, far);
+        bool done, some = false;
         int r;
 
         if (s->ended) { /* nothing but the end may follow the end */
@@ -273,7 +316,7 @@ int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limi
         s->m.work = l->work ? l->work : UINT64_MAX;
         s->m.stopped = l->stopped;
         s->m.ud = l->ud;
-        w.skip_plain = set_plain(s, mask);
+        w.skip_plain = set_plain(s, mask, &w);
         walk(&w, 0, s->id, s->n);
         s->m.work = UINT64_MAX;
         s->m.stopped = NULL;
@@ -281,11 +324,20 @@ int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limi
         gm_back(&s->m, mark);
         if (r < 0)
                 return r;
-        if (gm_done(&s->m, s->id, s->n))
-                for (size_t i = 0; i < s->v->words; i++)
-                        mask[i] |= s->v->eog[i];
-        remember(s, mask);
+        done = gm_done(&s->m, s->id, s->n);
+        for (size_t i = 0; w.left_out && !done && i < s->v->words && !some; i++)
+                some = mask[i];
+        if (w.left_out && !done && !some)
+                memcpy(mask, s->nearest, s->v->words * sizeof(*mask));
+        for (size_t i = 0; done && i < s->v->words; i++)
+                mask[i] |= s->v->eog[i];
+        if (!w.left_out)
+                remember(s, mask, far == NEED_UNKNOWN ? NEED_UNKNOWN : w.most);
         return 0;
+}
+
+uint32_t grammar_state_need(struct grammar_state *s) {
+        return s->ended ? 0 : gn_set(&s->m, s->id, s->n);
 }
 
 int grammar_state_accept_bytes(struct grammar_state *s, const char *p, size_t n) {

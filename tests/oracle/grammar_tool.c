@@ -5,6 +5,7 @@
  *   {"schema": SCHEMA} or {"gbnf": TEXT}   {"ok": true} or {"error": MESSAGE}
  *   {"text": TEXT}                         {"accepted": bytes, "done": bool}
  *   {"walk": SEED, "limit": N}             {"text": ...}, null if not finished: random tokens the masks allow
+ *   {"led": SEED, "extra": N}              {"text": ..., "done": bool}: at most so many tokens more than the shortest output has bytes
  */
 #include <stdio.h>
 
@@ -81,6 +82,45 @@ static json_t *walk(const struct grammar *g, const struct grammar_vocab *v, uint
         return o;
 }
 
+/* A random walk that has only so many tokens, and whose masks know it. */
+static json_t *led(const struct grammar *g, const struct grammar_vocab *v, uint64_t seed, uint64_t extra) {
+        uint64_t mask[16], rng = seed * 0x9e3779b97f4a7c15u + 1, left;
+        uint32_t allowed[512], n_vocab = tok_n_vocab(NULL);
+        struct grammar_state *s = NULL;
+        struct buf out = { 0 };
+        bool ended = false, done;
+        json_t *o;
+        int r = grammar_state_new(g, v, &s);
+
+        if (r < 0 || grammar_state_need(s) >= 1u << 29) {
+                grammar_state_free(s);
+                return json_pack("{s:s}", "error", "the least size is not known");
+        }
+        for (left = MAX(grammar_state_need(s) + extra, (uint64_t)1); r == 0 && left && !ended; left--) {
+                size_t n = 0, len;
+                uint32_t pick;
+                const char *p;
+
+                r = grammar_state_mask_within(s, &(struct grammar_limit){ .left = left }, mask);
+                for (uint32_t id = 0; r == 0 && id < n_vocab; id++)
+                        if (mask[id / 64] >> (id % 64) & 1)
+                                allowed[n++] = id;
+                if (r < 0 || n == 0)
+                        break;
+                pick = allowed[next(&rng) % n];
+                r = grammar_state_accept(s, pick);
+                ended = pick == FAKE_EOG;
+                p = tok_piece(NULL, pick, &len);
+                if (!ended)
+                        buf_append(&out, p, len);
+        }
+        done = r == 0 && grammar_state_done(s);
+        o = json_pack("{s:o,s:b}", "text", json_stringn_nocheck(out.data ? out.data : "", out.len), "done", (int)done);
+        buf_free(&out);
+        grammar_state_free(s);
+        return o;
+}
+
 static json_t *accept_text(const struct grammar *g, const struct grammar_vocab *v, const char *p, size_t n) {
         struct grammar_state *s = NULL;
         size_t at = 0;
@@ -122,6 +162,8 @@ int main(void) {
                         answer(accept_text(g, v, json_string_value(x), json_string_length(x)));
                 } else if ((x = json_object_get(j, "walk")) && g) {
                         answer(walk(g, v, (uint64_t)json_integer_value(x), (size_t)json_integer_value(json_object_get(j, "limit"))));
+                } else if ((x = json_object_get(j, "led")) && g) {
+                        answer(led(g, v, (uint64_t)json_integer_value(x), (uint64_t)json_integer_value(json_object_get(j, "extra"))));
                 } else {
                         answer(json_pack("{s:s}", "error", "no grammar"));
                 }

@@ -261,6 +261,14 @@ def check_schema(tool, schema, rnd, bad):
             e = next(validator.iter_errors(v), None)
             if e:
                 bad.append(f"{json.dumps(schema)}: walk does not validate ({e.message:.100}): {got['text']!r:.300}")
+    for extra in (0, 1, 3, 10, 40, 200):
+        got = tool.ask(led=rnd.randrange(1 << 40), extra=extra)
+        if not got.get("done"):
+            bad.append(f"{json.dumps(schema)}: not led to an end with {extra} tokens to spare: {json.dumps(got)[:300]}")
+            continue
+        e = next(validator.iter_errors(json.loads(got["text"])), None)
+        if e:
+            bad.append(f"{json.dumps(schema)}: led to what does not validate ({e.message:.100}): {got['text']!r:.300}")
     gen = Gen(rnd, schema)
     # jsonschema checks a format only if it has a package for it
     unknown = isinstance(schema, dict) and schema.get("format", "date") not in jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers
@@ -305,6 +313,10 @@ def main():
         for text, want in [(t, True) for t in yes] + [(t, False) for t in no]:
             if tool.ask(text=text)["done"] != want:
                 bad.append(f"{src!r}: {text!r} is {'refused' if want else 'accepted'}")
+        for extra in (0, 2, 20):
+            got = tool.ask(led=rnd.randrange(1 << 40), extra=extra)
+            if not got.get("done") or not tool.ask(text=got["text"])["done"]:
+                bad.append(f"{src!r}: led {got}")
         for i in range(20):
             got = tool.ask(walk=rnd.randrange(1 << 40), limit=20)
             if "dead" in got or (got["text"] is not None and not tool.ask(text=got["text"])["done"]):

@@ -318,6 +318,33 @@ def constrained():
         assert re.fullmatch(r"(yes|no) [0-9]+!", text) or reply["finish"] == "length", (text, reply)
 
 
+def a_limit_ends_complete():
+    """max_tokens with a schema: the answer is led to its end in time, whatever the model would rather say; also after a replay."""
+    import jsonschema
+    import signal
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "legs": {"type": "integer", "minimum": 2, "maximum": 4000},
+                                               "tags": {"type": "array", "items": {"type": "number"}}, "more": {}},
+              "required": ["name", "legs", "tags"]}
+    shortest = len('{"name":"","legs":2,"tags":[]}')
+    with daemon() as d, Client(d.path) as c:
+        for seed, n in ((1, shortest), (2, shortest + 1), (3, 40), (4, 60), (5, 100), (6, 200)):
+            ask = dict(model="tiny", prompt="the", json_schema=json.dumps(schema), max_tokens=n, temperature=1.0, seed=seed)
+            text, tokens, reply = c.generate(**ask)
+            assert reply["finish"] == "stop" and reply["n_generated"] <= n, (n, reply, text)
+            jsonschema.validate(json.loads(text), schema)
+        i = c.start("generate", dict(ask, credits=150))
+        got = []
+        while len(got) < min(150, len(tokens)):
+            got += next(ids(f.get("ids", b"")) for _, m, f in [c.next_of(i)] if m in ("tokens", "accepted", "progress"))
+        os.kill(c.call("status")["worker_pid"], signal.SIGKILL)
+        c.call("credit", {"request": i, "n": 1000})
+        for _, m, f in c.events(i):
+            got += ids(f.get("ids", b"")) if m == "tokens" else []
+        assert got == tokens, "the replay was led elsewhere"
+        text, _, reply = c.generate(model="tiny", prompt="the", grammar='root ::= "(" (root | [a-z]+)* ")"', max_tokens=50, temperature=1.0, seed=3)
+        assert reply["finish"] == "stop" and text.count("(") == text.count(")") and text.endswith(")"), (text, reply)
+
+
 def a_costly_grammar_slows_nobody():
     """A grammar whose masks take thousands of times the usual work: the others' steps go on, and its own tokens are the same."""
     cheap, costly = "root ::= [^#]*", "root ::= " + " | ".join(["[^#]*"] * 250)
@@ -402,4 +429,4 @@ def status_answers_during_work():
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
                     a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
-                    prefixes_are_reused, prewarm, chat, embeddings, constrained, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, status_answers_during_work]))
+                    prefixes_are_reused, prewarm, chat, embeddings, constrained, a_limit_ends_complete, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, status_answers_during_work]))
