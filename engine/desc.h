@@ -89,6 +89,7 @@ struct eng_ffn {
         struct k_weight gate, up, down; /* gate absent and not fused: no gating */
         const float *gate_b, *up_b, *down_b;
         const float *sub_norm;        /* RMS norm before down (bitnet) */
+        float sparse_std;             /* gates below mean + this many deviations of their row are 0 (gemma3n); 0: off */
         const float *dense_out_norm;  /* norm of the dense part before the sum (gemma4 MoE) */
         /* the experts */
         uint32_t n_expert, n_used, n_ff_exp; /* n_expert 0: none */
@@ -112,6 +113,18 @@ struct eng_branch {
         const float *pre, *pre_b, *out, *out_b, *res, *res_b;
 };
 
+/*
+ * A layer of a model with several residual streams (desc->n_altup, gemma3n):
+ * what the streams predict, how they are corrected, and a low-rank branch
+ * beside the mixer (LAuReL, arXiv:2411.07501). See forward_altup.c.
+ */
+struct eng_altup {
+        struct k_weight router, predict, correct; /* [n, n_embd], [n * n, n], [n, n] */
+        const float *router_norm, *out_scale;
+        struct k_weight laurel_l, laurel_r;
+        const float *laurel_norm;
+};
+
 struct eng_layer {
         enum eng_mixer mixer;
         union {
@@ -120,11 +133,13 @@ struct eng_layer {
                 struct eng_shortconv sconv;
         };
         struct eng_branch mix_norm, ffn_norm;
+        bool parallel;                /* both branches read the mixer's normed input; ffn_norm is empty (cohere, phi2) */
         struct eng_ffn ffn;
         /* per-layer embedding: x += norm(proj(act(gate x) * ple[layer])) */
         struct k_weight ple_gate, ple_proj;
         const float *ple_norm;
         float out_scale;              /* multiplies the whole residual at the layer's end; 1: none */
+        struct eng_altup altup;
 };
 
 /* Multi-token prediction: desc->layer[layer] on eh_proj [enorm(embedding) | hnorm(h)]. */
@@ -161,6 +176,9 @@ struct eng_desc {
         uint32_t n_ple;               /* per-layer embedding width, 0: none */
         struct k_weight ple_embed, ple_proj;
         const float *ple_norm;
+
+        uint32_t n_altup, altup_active; /* residual streams, and the one that layers compute on; 0: a plain residual */
+        struct k_weight altup_in[K_ALTUP_MAX - 1], altup_out[K_ALTUP_MAX - 1]; /* of the streams after the first */
 
         struct k_rope_params *rope;
         uint32_t n_rope;

@@ -31,8 +31,10 @@ static int layer(struct eng_forward *f, uint32_t i, bool last) {
         const struct eng_layer *l = &f->d->layer[i];
         uint32_t E = f->d->n_embd;
 
+        if (f->d->n_altup)
+                return fwd_altup_layer(f, l, i);
         TRY(fwd_mixer(f, l));
-        if (last && !f->io->hidden && f->io->n_out < f->bt->n && !f->d->n_ple)
+        if (last && !f->io->hidden && f->io->n_out < f->bt->n && !f->d->n_ple && !l->parallel)
                 TRY(keep_rows(f));
         if (f->bt->n == 0)
                 return 0;
@@ -128,8 +130,12 @@ int eng_forward_run(struct eng_forward *f, const struct eng_forward_io *io) {
         TRY(embed(f));
         if (d->n_ple)
                 TRY(fwd_ple_prepare(f));
+        if (d->n_altup)
+                TRY(fwd_altup_begin(f));
         for (uint32_t i = 0; i < d->n_layer; i++)
                 TRY(layer(f, i, i + 1 == d->n_layer));
+        if (d->n_altup)
+                TRY(fwd_altup_end(f));
         TRY(hidden(f, d->out_norm, d->out_norm_b));
         return logits(f, &d->output, d->out_norm, d->out_norm_b);
 }

@@ -9,7 +9,7 @@ static int gated(struct eng_forward *f, const struct eng_ffn *x, struct k_act *i
         struct k_linear_args l = { .x = in, .n_rows = f->bt->n, .n_d = f->bt->n_d };
         struct k_glu_args g = {
                 .gate_stride = n_ff, .up_stride = n_ff, .act = x->act, .alpha = x->alpha, .limit = x->limit,
-                .out = fwd_use(&f->b, n_ff), .n = f->bt->n,
+                .sparse_std = x->sparse_std, .out = fwd_use(&f->b, n_ff), .n = f->bt->n,
         };
         size_t at = 0;
         float *p;
@@ -87,7 +87,12 @@ int fwd_feed_forward(struct eng_forward *f, const struct eng_layer *l) {
         const struct eng_ffn *x = &l->ffn;
         struct k_act *in;
 
-        TRY(fwd_branch_in(f, &l->ffn_norm, &in));
+        if (l->parallel) { /* the mixer's input is still there */
+                TRY(fwd_flush(f));
+                in = &f->h;
+        } else {
+                TRY(fwd_branch_in(f, &l->ffn_norm, &in));
+        }
         if (x->n_ff)
                 TRY(dense(f, x, in));
         if (x->n_expert) {

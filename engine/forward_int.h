@@ -11,6 +11,7 @@
  *   forward_steps.c  single ops with the pass's habits
  *   forward_mix.c    attention, latent attention, delta net, short convolution
  *   forward_ffn.c    dense, experts, shared expert, per-layer embeddings
+ *   forward_altup.c  several residual streams
  */
 
 #include "engine/forward.h"
@@ -35,6 +36,9 @@ struct eng_forward {
         struct k_act a, b;          /* results of attention, delta net, GLU; inputs of second products */
         struct k_act cat;           /* MTP: [n, 2 n_embd] */
         struct k_act ple;           /* [n, n_ple * n_layer] */
+        float *alt;                 /* residual streams, alt_stride() apart */
+        struct k_act modes;         /* [n, n_altup] */
+        float *coef;                /* [n, n_altup^2] */
         /* branch results */
         struct k_act y, y2;
         float *wide;                /* projections of one layer */
@@ -55,6 +59,11 @@ struct eng_forward {
                 if (_r)         \
                         return _r; \
         } while (0)
+
+/* Floats between streams of n rows: each begins on a cache line. */
+static inline size_t alt_stride(const struct eng_desc *d, uint32_t n) {
+        return ((size_t)n * d->n_embd + 15) & ~(size_t)15;
+}
 
 /* Buffers: without a base only measures. False on overflow. */
 bool fwd_cut(struct eng_forward *f, uint8_t *base, size_t *ret);
@@ -79,3 +88,8 @@ int fwd_mixer(struct eng_forward *f, const struct eng_layer *l);
 int fwd_feed_forward(struct eng_forward *f, const struct eng_layer *l);
 int fwd_ple_prepare(struct eng_forward *f);
 int fwd_ple_apply(struct eng_forward *f, const struct eng_layer *l, uint32_t i);
+
+/* Models with several residual streams: they replace a layer's walk; x becomes the mean of the streams at the end. */
+int fwd_altup_begin(struct eng_forward *f);
+int fwd_altup_layer(struct eng_forward *f, const struct eng_layer *l, uint32_t i);
+int fwd_altup_end(struct eng_forward *f);

@@ -60,6 +60,8 @@ static void measure_layer(const struct eng_desc *d, const struct k_ops *ops, uin
                 max_u32(&e->b, d->n_ple);
                 ffw = MAX(ffw, (size_t)d->n_ple);
         }
+        if (d->n_altup)
+                max_u32(&e->b, l->altup.laurel_l.rows);
         e->wide = MAX(e->wide, MAX(wide, ffw) + 64); /* room to align the parts */
 }
 
@@ -109,6 +111,11 @@ bool fwd_cut(struct eng_forward *f, uint8_t *base, size_t *ret) {
                 take_act(&c, f->ops, &f->cat, n, 2 * E);
         if (d->n_ple)
                 take_act(&c, f->ops, &f->ple, n, d->n_ple * d->n_layer);
+        if (d->n_altup) {
+                f->alt = take(&c, alt_stride(d, n) * d->n_altup, sizeof(float));
+                f->modes = (struct k_act){ .f = take(&c, (size_t)n * d->n_altup, sizeof(float)), .cols = d->n_altup };
+                f->coef = take(&c, (size_t)n * d->n_altup * d->n_altup, sizeof(float));
+        }
         f->y = (struct k_act){ .f = take(&c, (size_t)n * E, sizeof(float)), .cols = E };
         f->y2 = (struct k_act){ .f = take(&c, (size_t)n * E, sizeof(float)), .cols = E };
         f->wide = take(&c, e.wide * n, sizeof(float));

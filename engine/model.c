@@ -65,6 +65,9 @@ int eng_model_open(struct eng_device *d, struct eng_image *im, struct eng_model 
         r = tensors_open(d, im, &m->t, err);
         if (r >= 0)
                 r = arch_describe(im->g, m->t, &m->desc, err);
+        if (r >= 0 && m->desc->n_altup && !d->k->ops->altup)
+                r = h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend has "
+                                "no kernels for; load it with backend cpu", m->desc->arch, d->k->ops->name);
         if (r >= 0)
                 r = open_text(m, err);
         if (r < 0) {

@@ -41,6 +41,16 @@ struct k_weight {
         const float *scale;    /* optional, [1] or [n_expert]: multiplies the product (".scale" tensors) */
 };
 static inline bool k_weight_present(const struct k_weight *w) { return w && w->data; }
+/* One of the stacked matrices as a plain one. */
+static inline struct k_weight k_weight_nth(const struct k_weight *w, uint32_t i) {
+        struct k_weight one = *w;
+
+        one.data = (const unsigned char *)w->data + i * w->expert_stride;
+        one.scale = w->scale && w->n_expert > 1 ? w->scale + i : w->scale;
+        one.n_expert = 0;
+        one.expert_stride = 0;
+        return one;
+}
 
 struct k_act {
         float *f;        /* [n, cols], row-major and dense: rows are cols floats apart; f itself is 64-byte aligned */
@@ -141,6 +151,8 @@ struct k_glu_args {
         size_t gate_stride, up_stride;
         enum k_glu act;
         float alpha, limit;        /* SWIGLU_OAI: min(g,limit)*sigmoid(alpha g)*(clamp(u)+1) */
+        float sparse_std;          /* g becomes max(g - (mean + sparse_std * deviation), 0) over its row first; 0: off. Only
+                                      backends with 'altup' know it */
         struct k_act *out;
         uint32_t n;
 };
@@ -246,6 +258,26 @@ struct k_elem_args {
         uint32_t n;
 };
 
+/*
+ * Several residual streams side by side (AltUp, arXiv:2301.13310): stream s begins
+ * at h + s * stream_stride, [n, cols] each. c: coefficients of a row, dense.
+ */
+#define K_ALTUP_MAX 8
+enum k_altup {
+        K_ALTUP_PREDICT, /* every h[j] += sum over i of c[j * n_stream + i] * h[i], all of the old values */
+        K_ALTUP_CORRECT, /* every h[i] += (1 + c[i]) * (x - h[active]), of the old value */
+        K_ALTUP_MATCH,   /* x *= rms(h[active]) / sqrt(max(mean(x^2), eps)) */
+};
+struct k_altup_args {
+        enum k_altup op;
+        float *h; size_t stream_stride; /* floats */
+        uint32_t n_stream, active, cols;
+        const float *c; size_t c_stride;
+        float *x;                       /* [n, cols] dense; written by MATCH only */
+        float eps;
+        uint32_t n;
+};
+
 struct k_mem_info { size_t total, free_now; };
 
 struct k_ops {
@@ -285,6 +317,7 @@ struct k_ops {
         int (*shortconv)(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
         int (*moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
         int (*elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
+        int (*altup)(struct k_dev *, const struct k_batch *, const struct k_altup_args *); /* NULL: models that need it are refused */
 };
 
 /* A backend's own struct begins with this. */

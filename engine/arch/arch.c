@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct arch *const families[] = { arch_llama, arch_gemma, arch_hybrid, arch_misc, arch_bert };
+static const struct arch *const families[] = { arch_llama, arch_dense, arch_moe_table, arch_gemma, arch_gemma3n,
+                                               arch_hybrid, arch_misc, arch_bert };
 
 static const struct arch *find(const char *name, size_t n) {
         for (size_t f = 0; f < ELEMENTSOF(families); f++)
@@ -70,7 +71,7 @@ int arch_describe(const struct gguf *g, struct tensors *t, struct eng_desc **ret
         struct arch_ctx c = { .g = g, .t = t, .err = err };
         const struct arch *a;
         struct gguf_str s;
-        char known[400];
+        char known[800];
         int r;
 
         r = gguf_string(g, "general.architecture", &s, err);

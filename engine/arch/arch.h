@@ -39,7 +39,8 @@ struct arch {
         int (*describe)(struct arch_ctx *c);
 };
 
-extern const struct arch arch_llama[], arch_gemma[], arch_hybrid[], arch_misc[], arch_bert[];
+extern const struct arch arch_llama[], arch_dense[], arch_moe_table[], arch_gemma[], arch_gemma3n[], arch_hybrid[], arch_misc[],
+        arch_bert[];
 
 /* keys.c: metadata. '%s' in a key is the architecture. */
 uint32_t key_u32(struct arch_ctx *c, const char *key, uint32_t def);
@@ -99,3 +100,40 @@ void arch_ffn_dense(struct arch_ctx *c, uint32_t i, uint32_t n_ff, enum k_glu ac
 /* The expert_* keys and the stacked tensors of layer i. */
 void arch_moe(struct arch_ctx *c, uint32_t i, enum k_glu act, enum k_gating gating, bool norm_weights);
 void arch_shared_expert(struct arch_ctx *c, uint32_t i, uint32_t n_ff);
+/* gemma.c: what Gemma's generations share. */
+void arch_gemma_head(struct arch_ctx *c);
+void arch_gemma_norms(struct arch_ctx *c, uint32_t i, bool post);
+void arch_gemma_ple(struct arch_ctx *c); /* the tables of per-layer embeddings, if the file has them */
+
+/* plain.c: families of plain decoder layers. Zero is the commonest: norms before both branches, RMS, SiLU with a gate. */
+struct arch_plain {
+        enum k_rope rope;
+        unsigned attn;                  /* ATTN_* */
+        enum k_norm norm;               /* K_NORM_RMS or K_NORM_LAYER (biases optional) */
+        enum arch_norms {
+                NORMS_BEFORE,           /* attn_norm, ffn_norm */
+                NORMS_AFTER,            /* post_attention_norm, post_ffw_norm */
+                NORMS_AROUND,           /* all four */
+                NORMS_ONCE,             /* attn_norm for both branches, which are added at once */
+        } norms;
+        const char *ffn_pre;            /* another name of the norm before the feed-forward */
+        enum k_glu act;
+        bool ungated;                   /* feed-forward without a gate */
+        uint32_t full_every;            /* where there is a window: every n-th layer sees everything */
+        enum arch_rope_where {
+                ROPE_EVERYWHERE,
+                ROPE_NOT_NTH,           /* no rope on every 4th layer */
+                ROPE_WINDOWED,          /* where there is a window: rope on layers with one only */
+                ROPE_PLAIN_WINDOWED,    /* layers with a window rotate without the file's scaling */
+        } rope_where;
+        enum k_gating gating;           /* if the file does not say */
+        bool no_norm_weights;           /* expert weights are not renormalized, if the file does not say */
+        bool learned_positions;         /* position_embd instead of rope */
+};
+int arch_plain(struct arch_ctx *c, const struct arch_plain *p);
+#define FFN_NORM "blk.%u.ffn_norm.weight"
+
+/* The k-th MTP layer's own parts; its layer is described like any other. */
+void arch_mtp(struct arch_ctx *c, uint32_t k);
+/* Up, activation, down: no gate. */
+void arch_ffn_ungated(struct arch_ctx *c, uint32_t i, uint32_t n_ff, enum k_glu act);

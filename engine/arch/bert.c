@@ -23,21 +23,10 @@ static void bert_embeddings(struct arch_ctx *c, bool positions) {
 }
 
 static void bert_ffn(struct arch_ctx *c, uint32_t i) {
-        struct eng_ffn *f = &c->d->layer[i].ffn;
-        uint32_t E = c->d->n_embd, F = c->n_ff[i];
-
-        if (has_tensor(c, "blk.%u.ffn_gate.weight", i)) {
-                arch_ffn_dense(c, i, F, K_GLU_SILU);
-                return;
-        }
-        if (!c->r && F == 0)
-                arch_fail(c, "key %s.feed_forward_length is missing or 0", c->d->arch);
-        f->n_ff = F;
-        f->act = K_GLU_GELU_ERF;
-        mat(c, &f->up, F, E, "blk.%u.ffn_up.weight", i);
-        vec_opt(c, &f->up_b, F, "blk.%u.ffn_up.bias", i);
-        mat(c, &f->down, E, F, "blk.%u.ffn_down.weight", i);
-        vec_opt(c, &f->down_b, E, "blk.%u.ffn_down.bias", i);
+        if (has_tensor(c, "blk.%u.ffn_gate.weight", i))
+                arch_ffn_dense(c, i, c->n_ff[i], K_GLU_SILU);
+        else
+                arch_ffn_ungated(c, i, c->n_ff[i], K_GLU_GELU_ERF);
 }
 
 static int encoder(struct arch_ctx *c, bool positions) {

@@ -310,6 +310,20 @@ void arch_ffn_dense(struct arch_ctx *c, uint32_t i, uint32_t n_ff, enum k_glu ac
         vec_opt(c, &f->down_b, E, "blk.%u.ffn_down.bias", i);
 }
 
+void arch_ffn_ungated(struct arch_ctx *c, uint32_t i, uint32_t n_ff, enum k_glu act) {
+        struct eng_ffn *f = &c->d->layer[i].ffn;
+        uint32_t E = c->d->n_embd;
+
+        if (!c->r && n_ff == 0)
+                arch_fail(c, "key %s.feed_forward_length is missing or 0 for layer %u", c->d->arch, i);
+        f->n_ff = n_ff;
+        f->act = act;
+        mat(c, &f->up, n_ff, E, "blk.%u.ffn_up.weight", i);
+        vec_opt(c, &f->up_b, n_ff, "blk.%u.ffn_up.bias", i);
+        mat(c, &f->down, E, n_ff, "blk.%u.ffn_down.weight", i);
+        vec_opt(c, &f->down_b, E, "blk.%u.ffn_down.bias", i);
+}
+
 void arch_moe(struct arch_ctx *c, uint32_t i, enum k_glu act, enum k_gating gating, bool norm_weights) {
         struct eng_ffn *f = &c->d->layer[i].ffn;
         uint32_t E = c->d->n_embd, X, F;
@@ -356,4 +370,24 @@ void arch_shared_expert(struct arch_ctx *c, uint32_t i, uint32_t n_ff) {
         mat(c, &f->sh_gate, n_ff, E, "blk.%u.ffn_gate_shexp.weight", i);
         mat(c, &f->sh_up, n_ff, E, "blk.%u.ffn_up_shexp.weight", i);
         mat(c, &f->sh_down, E, n_ff, "blk.%u.ffn_down_shexp.weight", i);
+}
+
+void arch_mtp(struct arch_ctx *c, uint32_t k) {
+        struct eng_desc *d = c->d;
+        struct eng_mtp *m = &d->mtp[k];
+        uint32_t i = d->n_layer + k, E = d->n_embd;
+
+        m->layer = i;
+        mat(c, &m->eh_proj, E, 2 * E, "blk.%u.nextn.eh_proj.weight", i);
+        vec(c, &m->enorm, E, "blk.%u.nextn.enorm.weight", i);
+        vec(c, &m->hnorm, E, "blk.%u.nextn.hnorm.weight", i);
+        vec_opt(c, &m->head_norm, E, "blk.%u.nextn.shared_head_norm.weight", i);
+        mat_opt(c, &m->embed, d->n_vocab, E, "blk.%u.nextn.embed_tokens.weight", i);
+        mat_opt(c, &m->head, d->n_vocab, E, "blk.%u.nextn.shared_head_head.weight", i);
+        if (!m->head_norm)
+                m->head_norm = d->out_norm;
+        if (!k_weight_present(&m->embed))
+                m->embed = d->embed;
+        if (!k_weight_present(&m->head))
+                m->head = d->output;
 }

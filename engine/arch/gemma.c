@@ -10,14 +10,14 @@
 
 #define GELU K_GLU_GELU_TANH
 
-static void gemma_head(struct arch_ctx *c) {
+void arch_gemma_head(struct arch_ctx *c) {
         arch_eps(c, K_NORM_RMS);
         arch_embeddings(c);
         c->d->embed_scale = sqrtf((float)c->d->n_embd);
         c->d->logit_softcap = key_f32(c, "%s.final_logit_softcapping", 0);
 }
 
-static void sandwich(struct arch_ctx *c, uint32_t i, bool post) {
+void arch_gemma_norms(struct arch_ctx *c, uint32_t i, bool post) {
         struct eng_layer *l = &c->d->layer[i];
         uint32_t E = c->d->n_embd;
 
@@ -32,13 +32,13 @@ static void sandwich(struct arch_ctx *c, uint32_t i, bool post) {
 static int gemma(struct arch_ctx *c) {
         int32_t rope;
 
-        gemma_head(c);
+        arch_gemma_head(c);
         rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 10000));
         for (uint32_t i = 0; i < c->d->n_layer && !c->r; i++) {
                 arch_attn_init(c, i, rope);
                 arch_attn_tensors(c, i, 0, KV_OWN);
                 arch_kv(c, i);
-                sandwich(c, i, false);
+                arch_gemma_norms(c, i, false);
                 arch_ffn_dense(c, i, c->n_ff[i], GELU);
         }
         return c->r;
@@ -50,7 +50,7 @@ static int windowed(struct arch_ctx *c, uint32_t every, uint32_t window, uint32_
         float softcap = key_f32(c, "%s.attn_logit_softcapping", 0);
         int32_t rope, rope_swa;
 
-        gemma_head(c);
+        arch_gemma_head(c);
         rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 10000));
         rope_swa = arch_rope_plain(c, K_ROPE_HALVES, c->n_rot, base_swa);
         for (uint32_t i = 0; i < d->n_layer && !c->r; i++) {
@@ -63,7 +63,7 @@ static int windowed(struct arch_ctx *c, uint32_t every, uint32_t window, uint32_
                         a->scale = 1.0f / sqrtf((float)d->n_embd / (float)a->n_head);
                 arch_attn_tensors(c, i, flags, KV_OWN);
                 arch_kv(c, i);
-                sandwich(c, i, true);
+                arch_gemma_norms(c, i, true);
                 arch_ffn_dense(c, i, c->n_ff[i], GELU);
         }
         return c->r;
@@ -113,7 +113,7 @@ static void gemma4_layer_extras(struct arch_ctx *c, uint32_t i) {
         }
 }
 
-static void gemma4_ple(struct arch_ctx *c) {
+void arch_gemma_ple(struct arch_ctx *c) {
         struct eng_desc *d = c->d;
         uint32_t P = key_range(c, "%s.embedding_length_per_layer_input", 0, 0, ARCH_MAX_DIM / ARCH_MAX_LAYERS);
 
@@ -137,8 +137,8 @@ static int gemma4(struct arch_ctx *c) {
         int32_t rope, rope_swa;
         int r;
 
-        gemma_head(c);
-        gemma4_ple(c);
+        arch_gemma_head(c);
+        arch_gemma_ple(c);
         if (c->r)
                 return c->r;
         r = gguf_bool_per_layer(c->g, "%s.attention.sliding_window_pattern", d->n_layer, swa, c->err);
@@ -173,7 +173,7 @@ static int gemma4(struct arch_ctx *c) {
                         a->kv = d->layer[s ? start - 2 : start - 1].attn.kv;
                         a->kv_shared = true;
                 }
-                sandwich(c, i, true);
+                arch_gemma_norms(c, i, true);
                 arch_ffn_dense(c, i, c->n_ff[i], GELU);
                 gemma4_experts(c, i);
                 gemma4_layer_extras(c, i);

@@ -58,26 +58,6 @@ static void delta(struct arch_ctx *c, uint32_t i, bool next) {
         x->state = arch_state(c, i, (size_t)(x->conv - 1) * (2 * kd + vd), (size_t)x->n_v * S * x->s_v);
 }
 
-static void mtp(struct arch_ctx *c, uint32_t k) {
-        struct eng_desc *d = c->d;
-        struct eng_mtp *m = &d->mtp[k];
-        uint32_t i = d->n_layer + k, E = d->n_embd;
-
-        m->layer = i;
-        mat(c, &m->eh_proj, E, 2 * E, "blk.%u.nextn.eh_proj.weight", i);
-        vec(c, &m->enorm, E, "blk.%u.nextn.enorm.weight", i);
-        vec(c, &m->hnorm, E, "blk.%u.nextn.hnorm.weight", i);
-        vec_opt(c, &m->head_norm, E, "blk.%u.nextn.shared_head_norm.weight", i);
-        mat_opt(c, &m->embed, d->n_vocab, E, "blk.%u.nextn.embed_tokens.weight", i);
-        mat_opt(c, &m->head, d->n_vocab, E, "blk.%u.nextn.shared_head_head.weight", i);
-        if (!m->head_norm)
-                m->head_norm = d->out_norm;
-        if (!k_weight_present(&m->embed))
-                m->embed = d->embed;
-        if (!k_weight_present(&m->head))
-                m->head = d->output;
-}
-
 static int qwen_hybrid(struct arch_ctx *c, bool next, bool moe) {
         struct eng_desc *d = c->d;
         bool recurrent[ARCH_MAX_LAYERS] = { false };
@@ -117,7 +97,7 @@ static int qwen_hybrid(struct arch_ctx *c, bool next, bool moe) {
                         arch_ffn_dense(c, i, c->n_ff[i], K_GLU_SILU);
                 }
                 if (i >= d->n_layer)
-                        mtp(c, i - d->n_layer);
+                        arch_mtp(c, i - d->n_layer);
         }
         return c->r;
 }

@@ -116,6 +116,7 @@ int k_cpu_delta(struct k_dev *, const struct k_batch *, const struct k_delta_arg
 int k_cpu_shortconv(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
 int k_cpu_moe(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
 int k_cpu_elem(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
+int k_cpu_altup(struct k_dev *, const struct k_batch *, const struct k_altup_args *);
 size_t k_cpu_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
 /* Scratch per worker that attention and the other ops want (see k_cpu_scratch). */
 size_t k_cpu_op_scratch(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx);

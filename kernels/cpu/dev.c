@@ -168,6 +168,7 @@ static const struct k_ops cpu_ops = {
         .shortconv = k_cpu_shortconv,
         .moe = k_cpu_moe,
         .elem = k_cpu_elem,
+        .altup = k_cpu_altup,
 };
 
 const struct k_ops *k_cpu_ops(void) {

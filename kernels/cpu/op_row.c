@@ -125,27 +125,42 @@ int k_cpu_norm(struct k_dev *dev, const struct k_batch *bt, const struct k_norm_
 /* ---- glu --------------------------------------------------------------------- */
 
 struct glu_run {
+        struct k_cpu *cpu;
         const struct k_cpu_vec *vec;
         const struct k_glu_args *a;
         uint32_t per;
 };
+
+/* What of a row of gates exceeds its mean by so many standard deviations, the rest 0 (gemma3n). */
+static const float *sparse_gate(const struct k_cpu_vec *vec, float *out, const float *g, uint32_t n, float n_std) {
+        float mean = vec->sum(g, n) / (float)n, cut = mean + n_std * sqrtf(vec->sum_squares(g, n, mean) / (float)n);
+
+        for (uint32_t i = 0; i < n; i++)
+                out[i] = g[i] > cut ? g[i] - cut : 0;
+        return out;
+}
 
 static void glu_task(void *arg, uint32_t task, uint32_t worker) {
         const struct glu_run *r = arg;
         const struct k_glu_args *a = r->a;
         uint32_t cols = a->out->cols;
 
-        (void)worker;
-        for (uint32_t i = task * r->per; i < MIN((task + 1) * r->per, a->n); i++)
-                r->vec->glu(a->act, a->out->f + (size_t)i * cols, a->gate ? a->gate + i * a->gate_stride : NULL,
-                            a->up + i * a->up_stride, cols, a->alpha, a->limit);
+        for (uint32_t i = task * r->per; i < MIN((task + 1) * r->per, a->n); i++) {
+                const float *gate = a->gate ? a->gate + i * a->gate_stride : NULL;
+
+                if (gate && a->sparse_std != 0)
+                        gate = sparse_gate(r->vec, k_cpu_scratch(r->cpu, worker), gate, cols, a->sparse_std);
+                r->vec->glu(a->act, a->out->f + (size_t)i * cols, gate, a->up + i * a->up_stride, cols, a->alpha, a->limit);
+        }
 }
 
 int k_cpu_glu(struct k_dev *dev, const struct k_batch *bt, const struct k_glu_args *a) {
         struct k_cpu *cpu = k_cpu(dev);
-        struct glu_run r = { k_cpu_vec(cpu), a, k_cpu_rows_per_task(cpu, a->n) };
+        struct glu_run r = { cpu, k_cpu_vec(cpu), a, k_cpu_rows_per_task(cpu, a->n) };
 
         (void)bt;
+        if (a->sparse_std != 0 && (size_t)a->out->cols * sizeof(float) > cpu->scratch_bytes)
+                return k_cpu_refuse(cpu, "glu", "rows wider than reserved");
         a->out->q_kind = 0;
         k_cpu_tasks(cpu, glu_task, &r, DIV_ROUND_UP(a->n, r.per), (uint64_t)a->n * a->out->cols * 4);
         return 0;

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward passes in float64, written from the papers for models of make_families.py and nothing else: what a family must
+give, where llama.cpp rounds (its GELU is a table of halves), hard-codes or leaves a part out.
+
+    gemma3n   AltUp arXiv:2301.13310, LAuReL arXiv:2411.07501, Gemma 3n's model card for the rest
+    bert      arXiv:1810.04805 with the exact GELU
+    nomic     arXiv:2402.01613: rotary positions, SwiGLU
+    glm4moe   arXiv:2508.06471: the multi-token-prediction layer on top of a trunk of plain layers
+
+A model is a dict of float64 arrays by GGUF name (matrices [out, in]) and the builder's numbers.
+"""
+import math
+
+import numpy as np
+
+
+def weights(g):
+    """The F32 tensors of a make_tiny Gguf."""
+    out = {}
+    for name, ne, _, data in g.tensors:
+        out[name] = np.frombuffer(data, np.float32).astype(np.float64).reshape(list(reversed(ne)))
+    return out
+
+
+def rms(x, w=None, eps=1e-6):
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return y if w is None else y * w
+
+
+def layer_norm(x, w, b, eps):
+    m = x.mean(-1, keepdims=True)
+    return (x - m) / np.sqrt(((x - m) ** 2).mean(-1, keepdims=True) + eps) * w + b
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def rope(x, base, n_rot=None):
+    """x [n, heads, d]: pairs are half of the rotated dimensions apart."""
+    n = n_rot or x.shape[-1]
+    h = n // 2
+    t = np.arange(x.shape[0])[:, None] * base ** (-2.0 * np.arange(h) / n)
+    c, s = np.cos(t)[:, None, :], np.sin(t)[:, None, :]
+    y = x.copy()
+    y[..., :h] = x[..., :h] * c - x[..., h:n] * s
+    y[..., h:n] = x[..., :h] * s + x[..., h:n] * c
+    return y
+
+
+def attend(q, k, v, scale, window=0, causal=True):
+    """q [n, H, d], k and v [n, KV, d]: [n, H * d]"""
+    n, H, d = q.shape
+    k, v = (np.repeat(a, H // k.shape[1], axis=1) for a in (k, v))
+    s = np.einsum("qhd,khd->hqk", q, k) * scale
+    i, j = np.arange(n)[:, None], np.arange(n)[None, :]
+    seen = (j <= i) if causal else np.ones((n, n), bool)
+    if window:
+        seen = seen & (i - j < window)
+    return np.einsum("hqk,khd->qhd", softmax(np.where(seen, s, -np.inf)), v).reshape(n, -1)
+
+
+# ---- gemma3n ----------------------------------------------------------------
+
+def gemma3n(c, w, ids):
+    E, L, P, A, H, KV, hd = c["n_embd"], c["n_layer"], c["n_ple"], c["n_altup"], c["n_head"], c["n_kv"], c["hd"]
+    eps, n, first_shared = c.get("eps", 1e-6), len(ids), L - c["n_shared_kv"]
+    x = w["token_embd.weight"][ids] * math.sqrt(E)
+    table = w["per_layer_token_embd.weight"][ids].reshape(n, L, P) * math.sqrt(P)
+    proj = (x @ w["per_layer_model_proj.weight"].T / math.sqrt(E)).reshape(n, L, P)
+    ple = (rms(proj, w["per_layer_proj_norm.weight"], eps) + table) / math.sqrt(2)
+
+    def same_size(y, like):
+        return y * np.sqrt((like ** 2).mean(-1, keepdims=True) / np.maximum((y ** 2).mean(-1, keepdims=True), 1e-5))
+
+    h = [x] + [same_size(x @ w["altup_proj.weight"][i].T, x) for i in range(A - 1)]
+    kept = {}
+    for i in range(L):
+        t = lambda name: w["blk.%d.%s.weight" % (i, name)]
+        modes = lambda y: np.tanh(rms(y, t("altup_router_norm"), eps) / E @ t("altup_router").T)
+        coef = (modes(h[0]) @ t("altup_predict_coef").T).reshape(n, A, A)
+        pred = [h[j] + sum(coef[:, j, k:k + 1] * h[k] for k in range(A)) for j in range(A)]
+        a = rms(pred[0], t("attn_norm"), eps)
+        laurel = a + rms(a @ t("laurel_l").T @ t("laurel_r").T, t("laurel_post_norm"), eps)
+        swa = c["swa_layers"][i]
+        base = c["rope_base_swa"] if swa else c["rope_base"]
+        q = rope(rms((a @ t("attn_q").T).reshape(n, H, hd), t("attn_q_norm"), eps), base)
+        if i < first_shared:
+            k = rope(rms((a @ t("attn_k").T).reshape(n, KV, hd), t("attn_k_norm"), eps), base)
+            v = rms((a @ t("attn_v").T).reshape(n, KV, hd), eps=eps)
+            kept[bool(swa)] = (k, v)
+        else:
+            k, v = kept[bool(swa)]
+        o = attend(q, k, v, 1.0, c["window"] if swa else 0) @ t("attn_output").T
+        y = (pred[0] + rms(o, t("post_attention_norm"), eps) + laurel) / math.sqrt(2)
+        f = rms(y, t("ffn_norm"), eps)
+        gate = f @ t("ffn_gate").T
+        if c["sparsity"][i]:
+            gate = np.maximum(gate - (gate.mean(-1, keepdims=True) + c["sparsity"][i] * gate.std(-1, keepdims=True)), 0)
+        y = y + rms(gelu_tanh(gate) * (f @ t("ffn_up").T) @ t("ffn_down").T, t("post_ffw_norm"), eps)
+        coef = modes(y) @ t("altup_correct_coef").T + 1
+        h = [pred[j] + (y - pred[0]) * coef[:, j:j + 1] for j in range(A)]
+        e = gelu_tanh(h[0] * t("altup_correct_scale") @ t("inp_gate").T) * ple[:, i]
+        e = rms(e @ t("proj").T, t("post_norm"), eps)
+        h = [h[0]] + [y + e for y in h[1:]]
+    out = sum([h[0]] + [same_size(h[i + 1] @ w["altup_unembd_proj.weight"][i].T, h[0]) for i in range(A - 1)]) / A
+    logits = rms(out, w["output_norm.weight"], eps) @ w["token_embd.weight"].T
+    return 30 * np.tanh(logits / 30)
+
+
+# ---- encoders ---------------------------------------------------------------
+
+def encoder(c, w, ids):
+    """Hidden states [n, n_embd] of bert or nomic-bert."""
+    nomic, eps, n, H, hd = c["arch"] == "nomic-bert", 1e-6, len(ids), c["n_head"], c["hd"]
+    x = w["token_embd.weight"][ids] + w["token_types.weight"][0]
+    if not nomic:
+        x = x + w["position_embd.weight"][:n]
+    x = layer_norm(x, w["token_embd_norm.weight"], w["token_embd_norm.bias"], eps)
+    for i in range(c["n_layer"]):
+        t = lambda name, kind="weight": w["blk.%d.%s.%s" % (i, name, kind)]
+        if nomic:
+            q, k, v = np.split(x @ t("attn_qkv").T, 3, axis=-1)
+        else:
+            q, k, v = (x @ t("attn_" + s).T + t("attn_" + s, "bias") for s in "qkv")
+        q, k, v = (a.reshape(n, H, hd) for a in (q, k, v))
+        if nomic:
+            q, k = rope(q, 10000.0), rope(k, 10000.0)
+        o = attend(q, k, v, 1 / math.sqrt(hd), causal=False) @ t("attn_output").T
+        if not nomic:
+            o = o + t("attn_output", "bias")
+        x = layer_norm(x + o, t("attn_output_norm"), t("attn_output_norm", "bias"), eps)
+        if nomic:
+            o = silu(x @ t("ffn_gate").T) * (x @ t("ffn_up").T) @ t("ffn_down").T
+        else:
+            o = gelu(x @ t("ffn_up").T + t("ffn_up", "bias")) @ t("ffn_down").T + t("ffn_down", "bias")
+        x = layer_norm(x + o, t("layer_output_norm"), t("layer_output_norm", "bias"), eps)
+    return x
+
+
+def pool(x, kind, normalize=False):
+    y = {"mean": x.mean(0), "cls": x[0], "last": x[-1]}[kind]
+    return y / np.sqrt((y * y).sum()) if normalize else y
+
+
+# ---- glm4moe ----------------------------------------------------------------
+
+def glm_layer(c, t, x):
+    n, H, KV, hd, eps = len(x), c["n_head"], c["n_kv"], c["hd"], c["eps"]
+    a = rms(x, t("attn_norm"), eps)
+    q, k, v = ((a @ t("attn_" + s).T + t("attn_" + s, "bias")).reshape(n, -1, hd) for s in "qkv")
+    q, k = rms(q, t("attn_q_norm"), eps), rms(k, t("attn_k_norm"), eps)
+    base = 10000.0
+    x = x + attend(rope(q, base, c["n_rot"]), rope(k, base, c["n_rot"]), v, 1 / math.sqrt(hd)) @ t("attn_output").T
+    f = rms(x, t("post_attention_norm"), eps)
+
+    def swiglu(y, gate, up, down):
+        return (silu(y @ gate.T) * (y @ up.T)) @ down.T
+
+    if not t.has("ffn_gate_inp"):
+        return x + swiglu(f, t("ffn_gate"), t("ffn_up"), t("ffn_down"))
+    p = sigmoid(f @ t("ffn_gate_inp").T)
+    y = swiglu(f, t("ffn_gate_shexp"), t("ffn_up_shexp"), t("ffn_down_shexp"))
+    for r in range(n):
+        best = np.argsort(-(p[r] + t("exp_probs_b", "bias").reshape(-1)), kind="stable")[:c["n_used"]]
+        total = p[r][best].sum()
+        for e in best:
+            y[r] += 1.5 * p[r][e] / total * swiglu(f[r], t("ffn_gate_exps")[e], t("ffn_up_exps")[e], t("ffn_down_exps")[e])
+    return x + y
+
+
+class Layer:
+    def __init__(self, w, i):
+        self.w, self.i = w, i
+
+    def __call__(self, name, kind="weight"):
+        return self.w["blk.%d.%s.%s" % (self.i, name, kind)]
+
+    def has(self, name):
+        return "blk.%d.%s.weight" % (self.i, name) in self.w
+
+
+def glm4moe_mtp(c, w, ids):
+    """(the trunk's logits, the MTP layer's): its row p sees token p and the trunk's normed state of p - 1, zeros at 0."""
+    eps, L = c["eps"], c["n_layer"]
+    x = w["token_embd.weight"][ids]
+    for i in range(L):
+        x = glm_layer(c, Layer(w, i), x)
+    h = rms(x, w["output_norm.weight"], eps)
+    t = Layer(w, L)
+    before = np.vstack([np.zeros((1, c["n_embd"])), h[:-1]])
+    both = np.hstack([rms(w["token_embd.weight"][ids], t("nextn.enorm"), eps), rms(before, t("nextn.hnorm"), eps)])
+    y = rms(glm_layer(c, t, both @ t("nextn.eh_proj").T), t("nextn.shared_head_norm"), eps)
+    return h @ w["output.weight"].T, y @ w["output.weight"].T
