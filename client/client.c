@@ -22,7 +22,7 @@
 
 enum { GREETING_TIMEOUT_US = 10000000, FRAMES_PER_DISPATCH = 256 };
 
-static uint64_t now_us(void) {
+uint64_t client_now_us(void) {
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
         return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
@@ -60,21 +60,29 @@ static void client_free(hearth_client *c) {
         while (c->calls) {
                 hearth_call *call = c->calls;
                 c->calls = call->next;
-                free(call);
+                client_free_call(call);
         }
         fd_close(c->fd);
         frame_reader_done(&c->in);
         frame_queue_done(&c->out);
         free(c->daemon_version);
+        free(c->path);
+        free(c->name);
         free(c);
 }
 
-static int greet(hearth_client *c, const char *name) {
+int client_greet(hearth_client *c, int fd) {
         struct wire_hello hello;
 
+        c->fd = fd;
+        c->greeted = false;
+        c->greeting_due = client_now_us() + GREETING_TIMEOUT_US;
+        frame_reader_done(&c->in);
+        frame_queue_done(&c->out);
+        frame_reader_init(&c->in, WIRE_MAX_FRAME, WIRE_MAX_FDS);
         wire_init_hello(&hello);
         hello.version = WIRE_VERSION;
-        hello.client = name;
+        hello.client = c->name;
         return client_request(c, WIRE_hello, &hello, NULL, 0, NULL, NULL, NULL);
 }
 
@@ -89,11 +97,8 @@ int hearth_connect_fd(int fd, const char *name, hearth_client **ret) {
         if (!c)
                 return -ENOMEM;
         c->refs = 1;
-        c->fd = fd;
         c->next_id = 1;
-        c->greeting_due = now_us() + GREETING_TIMEOUT_US;
-        frame_reader_init(&c->in, WIRE_MAX_FRAME, WIRE_MAX_FDS);
-        r = greet(c, name);
+        r = name && !(c->name = h_strdup(name)) ? -ENOMEM : client_greet(c, fd);
         if (r < 0) {
                 c->fd = -1; /* not taken over */
                 client_free(c);
@@ -103,24 +108,38 @@ int hearth_connect_fd(int fd, const char *name, hearth_client **ret) {
         return 0;
 }
 
-int hearth_connect(const char *path, const char *name, hearth_client **ret) {
+int client_dial(const char *path, int *ret_fd) {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };
-        int fd, r;
+        _cleanup_(fd_closep) int fd = -1;
 
-        if (!path)
-                return -EINVAL;
         if (strlen(path) >= sizeof(sa.sun_path))
                 return -ENAMETOOLONG;
         memcpy(sa.sun_path, path, strlen(path));
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
+        if (fd < 0 || connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0)
                 return -errno;
-        r = connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
+        *ret_fd = fd_steal(&fd);
+        return 0;
+}
+
+int hearth_connect(const char *path, const char *name, hearth_client **ret) {
+        _cleanup_(freep) char *copy = NULL;
+        _cleanup_(fd_closep) int fd = -1;
+        int r;
+
+        if (!path)
+                return -EINVAL;
+        copy = h_strdup(path);
+        if (!copy)
+                return -ENOMEM;
+        r = client_dial(path, &fd);
         if (r == 0)
                 r = hearth_connect_fd(fd, name, ret);
         if (r < 0)
-                close(fd);
-        return r;
+                return r;
+        fd_steal(&fd);
+        (*ret)->path = ptr_steal(&copy);
+        return 0;
 }
 
 hearth_client *hearth_client_ref(hearth_client *c) {
@@ -147,9 +166,11 @@ int hearth_client_get_events(const hearth_client *c) {
 }
 
 int hearth_client_get_timeout(const hearth_client *c, uint64_t *ret_usec) {
-        uint64_t now = now_us();
+        uint64_t now = client_now_us();
 
-        if (c->fd >= 0 && frame_reader_ready(&c->in))
+        if (c->re.down)
+                *ret_usec = reconnect_timeout(c);
+        else if (c->fd >= 0 && frame_reader_ready(&c->in))
                 *ret_usec = 0; /* dispatch stopped at its limit: the socket may be silent, yet there is work */
         else if (c->greeted || c->fd < 0)
                 *ret_usec = UINT64_MAX;
@@ -182,29 +203,33 @@ int client_refuse(hearth_client *c, const struct h_error *e) {
 
 /* ---- sending ---- */
 
-static int send_with_fds(hearth_client *c, int type, uint32_t id, const void *body, const int *fds, uint32_t n_fds) {
+static int encode(hearth_client *c, int type, uint32_t id, const void *body, struct buf *b) {
         struct h_error err = {};
-        struct buf b = {};
         int r;
 
         c->has_refusal = false;
-        if (c->fd < 0)
+        if (c->fd < 0 && !c->re.down)
                 return -ENOTCONN;
-        r = schema_encode(&wire_schema, type, id, body, &b, &err);
-        if (r == 0)
-                r = frame_queue_push(&c->out, &b, fds, n_fds);
-        buf_free(&b);
+        r = schema_encode(&wire_schema, type, id, body, b, &err);
         if (r == -EHEARTH)
                 return err.code == HEARTH_E_no_memory ? -ENOMEM : client_refuse(c, &err);
-        if (r < 0)
-                return r;
+        return r;
+}
+
+int client_push(hearth_client *c, struct buf *b, const int *fds, uint32_t n_fds) {
+        int r = frame_queue_push(&c->out, b, fds, n_fds);
+
         /* What the socket takes now need not wait for the loop. A dead connection shows in dispatch. */
-        (void)frame_queue_flush(&c->out, c->fd);
-        return 0;
+        if (r == 0)
+                (void)frame_queue_flush(&c->out, c->fd);
+        return r;
 }
 
 int client_send(hearth_client *c, int type, uint32_t id, const void *body) {
-        return send_with_fds(c, type, id, body, NULL, 0);
+        _cleanup_(buf_free) struct buf b = {};
+        int r = encode(c, type, id, body, &b);
+
+        return r < 0 || c->re.lost_us ? r : client_push(c, &b, NULL, 0);
 }
 
 static hearth_call **find_call(hearth_client *c, uint32_t id) {
@@ -214,30 +239,55 @@ static hearth_call **find_call(hearth_client *c, uint32_t id) {
         return p;
 }
 
-int client_request(hearth_client *c, int type, const void *body, const int *fds, uint32_t n_fds,
-                   const struct hearth_events *ev, void *ud, hearth_call **ret_call) {
-        hearth_call *call;
-        int r;
+hearth_call *client_new_call(hearth_client *c, int type, const struct hearth_events *ev, void *ud) {
+        hearth_call *call = h_calloc(1, sizeof(*call));
 
-        call = h_calloc(1, sizeof(*call));
         if (!call)
-                return -ENOMEM;
+                return NULL;
         while (c->next_id == 0 || *find_call(c, c->next_id)) /* after 2^32 requests */
                 c->next_id++;
-        call->id = c->next_id;
+        call->id = c->next_id++;
         call->client = c;
         call->request = type;
+        call->reply = reply_of(type);
         call->ud = ud;
         if (ev)
                 memcpy(&call->events, ev, MIN(ev->size, sizeof(call->events)));
-        r = send_with_fds(c, type, call->id, body, fds, n_fds);
-        if (r < 0) {
-                free(call);
-                return r;
-        }
-        c->next_id++;
+        return call;
+}
+
+void client_add_call(hearth_client *c, hearth_call *call) {
         call->next = c->calls;
         c->calls = call;
+}
+
+void client_free_call(hearth_call *call) {
+        kept_free(call->kept);
+        free(call);
+}
+
+int client_request(hearth_client *c, int type, const void *body, const int *fds, uint32_t n_fds,
+                   const struct hearth_events *ev, void *ud, hearth_call **ret_call) {
+        _cleanup_(buf_free) struct buf b = {};
+        hearth_call *call = client_new_call(c, type, ev, ud);
+        int r;
+
+        if (!call)
+                return -ENOMEM;
+        r = encode(c, type, call->id, body, &b);
+        if (r == 0 && c->re.on)
+                r = reconnect_keep(call, &b, fds, n_fds);
+        if (r == 0 && (!c->re.lost_us || type == WIRE_hello))
+                r = client_push(c, &b, fds, n_fds);
+        else if (r == 0 && call->kept)
+                call->kept->resend = true; /* once there is a daemon again */
+        else if (r == 0)
+                r = -ENOTCONN;
+        if (r < 0) {
+                client_free_call(call);
+                return r;
+        }
+        client_add_call(c, call);
         if (ret_call)
                 *ret_call = call;
         return 0;
@@ -258,13 +308,13 @@ int hearth_call_cancel(hearth_call *call) {
 
 /* ---- receiving ---- */
 
-/* The connection is over: every open call is told, in the order the requests were made. */
-static void end(hearth_client *c, const struct h_error *e) {
+void client_end(hearth_client *c, const struct h_error *e) {
         if (!c->has_over) {
                 kept_error_set(&c->over, e);
                 c->has_over = true;
         }
         c->fd = fd_close(c->fd);
+        c->re.down = false;
         while (c->calls && !c->gone) {
                 hearth_call **last = &c->calls, *call;
                 while ((*last)->next)
@@ -273,7 +323,7 @@ static void end(hearth_client *c, const struct h_error *e) {
                 *last = NULL;
                 if (call->request != WIRE_hello)
                         call_deliver_error(call, &c->over.pub);
-                free(call);
+                client_free_call(call);
         }
 }
 
@@ -287,8 +337,27 @@ static int take_greeting(hearth_client *c, const struct schema_msg *m, struct h_
         if (wire_check_version(reply->version, "the daemon", err) < 0)
                 return -EHEARTH;
         c->greeted = true;
+        free(c->daemon_version);
         c->daemon_version = h_strdup(reply->daemon);
-        return c->daemon_version ? 0 : -ENOMEM;
+        if (!c->daemon_version)
+                return -ENOMEM;
+        c->re.can_resume = false;
+        for (size_t i = 0; i < reply->n_features; i++)
+                c->re.can_resume |= strcmp(reply->features[i], "resume") == 0;
+        if (c->re.lost_us)
+                reconnect_resend(c);
+        return 0;
+}
+
+/* The daemon ends and says so: with reconnecting on, that is no answer yet. */
+static bool ends_with_daemon(const hearth_call *call, const struct schema_msg *m, struct h_error *err) {
+        if (m->kind != KIND_ERROR || !call->kept)
+                return false;
+        wire_failure_to_error(m->body, err);
+        if (err->code == HEARTH_E_shutting_down)
+                return true;
+        *err = (struct h_error){};
+        return false;
 }
 
 /* 0, or -EHEARTH: the connection can't go on. */
@@ -304,20 +373,23 @@ static int take_message(hearth_client *c, const struct schema_msg *m, struct h_e
         if (!call) /* for instance events behind a final answer */
                 return h_error_set(err, HEARTH_E_protocol, "the daemon answered request %u, which is not open", m->id);
         if (m->kind == KIND_EVENT) {
-                call_deliver_event(call, m);
+                if (!call->kept || reconnect_note(call, m))
+                        call_deliver_event(call, m);
                 return 0;
         }
-        if (m->kind != KIND_ERROR && (m->kind != KIND_REPLY || m->type != reply_of(call->request)))
+        if (ends_with_daemon(call, m, err))
+                return -EHEARTH;
+        if (m->kind != KIND_ERROR && (m->kind != KIND_REPLY || m->type != call->reply))
                 return h_error_set(err, HEARTH_E_protocol, "the daemon answered request %u of '%s' with a %s '%s'", m->id,
                                    wire_schema.descs[call->request].name, schema_kind_name(m->kind),
                                    wire_schema.descs[m->type].name);
         *p = call->next;
         if (call->request == WIRE_hello) {
-                free(call);
+                client_free_call(call);
                 return take_greeting(c, m, err);
         }
         call_deliver_final(call, m);
-        free(call);
+        client_free_call(call);
         return 0;
 }
 
@@ -350,6 +422,13 @@ static int dispatch(hearth_client *c) {
         struct h_error err = {};
         int r, n = 0;
 
+        if (c->re.down) {
+                r = reconnect_dispatch(c, &err);
+                if (r < 0)
+                        goto over;
+                if (c->gone || c->fd < 0)
+                        return r;
+        }
         if (c->fd < 0)
                 return -ENOTCONN;
         r = frame_queue_flush(&c->out, c->fd);
@@ -381,14 +460,20 @@ static int dispatch(hearth_client *c) {
                         goto over;
                 }
         }
-        if (!c->greeted && now_us() >= c->greeting_due) {
+        if (!c->greeted && client_now_us() >= c->greeting_due) {
                 r = h_error_set(&err, HEARTH_E_no_daemon, "the daemon did not answer the greeting within %d s",
                                 GREETING_TIMEOUT_US / 1000000);
                 goto over;
         }
         return n;
 over:
-        end(c, &err);
+        if (c->gone)
+                return 1;
+        if (r == -EHEARTH && !c->re.down && reconnect_mends(c, &err)) {
+                reconnect_lost(c, &err);
+                return n > 0 ? n : 1;
+        }
+        client_end(c, &err);
         return -ECONNRESET;
 }
 
@@ -403,15 +488,15 @@ int hearth_client_dispatch(hearth_client *c) {
 }
 
 int hearth_client_wait(hearth_client *c, uint64_t usec) {
-        uint64_t own, start = now_us();
+        uint64_t own, start = client_now_us();
         struct pollfd p;
         struct timespec t;
         int r;
 
-        if (c->fd < 0)
+        if (c->fd < 0 && !c->re.down)
                 return -ENOTCONN;
         for (;;) {
-                uint64_t spent = now_us() - start, left = spent < usec ? usec - spent : 0;
+                uint64_t spent = client_now_us() - start, left = spent < usec ? usec - spent : 0;
                 if (usec == UINT64_MAX)
                         left = UINT64_MAX;
                 hearth_client_get_timeout(c, &own);

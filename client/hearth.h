@@ -94,6 +94,34 @@ HEARTH_PUBLIC int hearth_client_dispatch(hearth_client *c);
 /* Waits up to 'usec' (UINT64_MAX: as long as it takes) for something to happen, then dispatches. 0: the time is over, or a signal came. */
 HEARTH_PUBLIC int hearth_client_wait(hearth_client *c, uint64_t usec);
 
+/*
+ * Survive the daemon. With this set (before requests are made), a connection that
+ * is lost because the daemon restarts, crashes or is replaced is made again, with
+ * back-off, and the open calls with it: generations are resumed behind the tokens
+ * that have arrived ('paused' tells of the pause, 'accepted' does not come twice),
+ * other requests are asked again; unload and credit are not. The same build, model
+ * and load profile give the same tokens as without the loss; when they are others,
+ * 'paused' comes with 'changed', and struct hearth_generated says it too.
+ *
+ * The library keeps each open request, its files, and the ids received for it.
+ * Requests made while there is no connection wait for the next one.
+ *
+ * The descriptor changes: while there is none, hearth_client_get_fd() is -1 (which
+ * poll() skips) and the timeout says when dispatch is due. Read it again, like
+ * events and timeout, after each dispatch, or take 'changed'. A closed descriptor
+ * has left an epoll set by itself, and the new one may have the same number.
+ */
+struct hearth_reconnect {
+        size_t size;
+        const char *path;           /* copied; NULL: where hearth_connect() connected */
+        uint64_t give_up_usec;      /* after this long without a daemon; 0: 30 s; UINT64_MAX: never */
+        void (*changed)(void *ud, hearth_client *c, int fd); /* within dispatch; -1: none for now. May be NULL */
+        void *ud;
+};
+HEARTH_PUBLIC void hearth_reconnect_init(struct hearth_reconnect *r, size_t size);
+/* NULL: a lost connection is the end, as it is without this function. -EINVAL: no path is known. */
+HEARTH_PUBLIC int hearth_client_set_reconnect(hearth_client *c, const struct hearth_reconnect *r);
+
 /* Why the connection is over, or NULL while it is not. Valid until the client is gone. */
 HEARTH_PUBLIC const struct hearth_error *hearth_client_get_error(const hearth_client *c);
 /* The daemon's program version once it answered the greeting, else NULL. */
@@ -107,10 +135,13 @@ struct hearth_progress {
 };
 
 struct hearth_accepted {
-        uint64_t request, seed;     /* what resume() would need */
+        uint64_t request, seed;
         const char *model;
         uint32_t slot, n_prompt, n_cached, reused_generated;
         const char *cache_miss;     /* why no more came from the cache, or NULL */
+        const char *identity;       /* build, model and load profile that compute the answer: for hearth_resume() */
+        const uint32_t *roles;      /* for hearth_resume(); NULL: nothing of the prompt was evaluated as generated */
+        size_t n_roles;
 };
 
 struct hearth_top {                 /* the likeliest tokens at one position, best first */
@@ -143,6 +174,7 @@ struct hearth_generated {
         uint64_t seed;
         const struct hearth_tool_call *tool_calls;
         size_t n_tool_calls;
+        bool changed;               /* another build or load profile continued the answer: it may differ from an undisturbed one */
 };
 
 struct hearth_vectors { const float *values; uint32_t n, dim, n_tokens; };
@@ -204,7 +236,7 @@ struct hearth_events {
         void (*queued)(void *ud, hearth_call *call, uint32_t position);
         void (*accepted)(void *ud, hearth_call *call, const struct hearth_accepted *a);
         void (*tokens)(void *ud, hearth_call *call, const struct hearth_tokens *t);
-        void (*paused)(void *ud, hearth_call *call, const char *reason, bool changed);
+        void (*paused)(void *ud, hearth_call *call, const char *reason, bool changed); /* changed: what follows may differ */
         void (*done)(void *ud, hearth_call *call, const struct hearth_result *r);
 };
 
@@ -253,9 +285,23 @@ HEARTH_PUBLIC void hearth_generate_init(struct hearth_generate *g, size_t size);
 
 HEARTH_PUBLIC int hearth_generate(hearth_client *c, const struct hearth_generate *g, const struct hearth_events *ev,
                                   void *ud, hearth_call **ret_call);
-/* Continues a generation after its connection was lost; ids: the tokens received. */
-HEARTH_PUBLIC int hearth_resume(hearth_client *c, uint64_t request, uint64_t seed, const uint32_t *ids, size_t n_ids,
-                                const struct hearth_events *ev, void *ud, hearth_call **ret_call);
+/*
+ * Continues a generation whose connection was lost, also one of another process or
+ * of another daemon's. (hearth_client_set_reconnect() does it by itself.) The
+ * tokens given are not sent again; those that follow are as without the loss.
+ * hearth_result.generated speaks of the whole answer, its times of the continuation.
+ */
+struct hearth_resume {
+        size_t size;
+        const struct hearth_generate *generate; /* as it was asked */
+        uint64_t request, seed;                 /* from 'accepted', as all that follows */
+        const char *model, *identity;           /* model: meant if 'generate' names none */
+        const uint32_t *roles; size_t n_roles;
+        const uint32_t *ids; size_t n_ids;      /* the tokens received */
+};
+HEARTH_PUBLIC void hearth_resume_init(struct hearth_resume *r, size_t size);
+HEARTH_PUBLIC int hearth_resume(hearth_client *c, const struct hearth_resume *r, const struct hearth_events *ev, void *ud,
+                                hearth_call **ret_call);
 
 enum { HEARTH_SPECIAL = 1, HEARTH_BOS = 2 };
 HEARTH_PUBLIC int hearth_tokenize(hearth_client *c, const struct hearth_source *model, const char *text, size_t n_text,

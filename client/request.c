@@ -40,8 +40,8 @@ static int refuse_range(hearth_client *c, const char *field, int64_t v) {
         return client_refuse(c, &e);
 }
 
-int hearth_generate(hearth_client *c, const struct hearth_generate *user, const struct hearth_events *ev, void *ud,
-                    hearth_call **ret) {
+/* ret_g: the caller's struct with all fields of this version; w points into what it points to. */
+static int fill_generate(hearth_client *c, const struct hearth_generate *user, struct hearth_generate *ret_g, struct wire_generate *ret) {
         struct hearth_generate g;
         struct wire_generate w;
 
@@ -99,19 +99,103 @@ int hearth_generate(hearth_client *c, const struct hearth_generate *user, const 
         w.no_bos = g.no_bos;
         w.prewarm = g.prewarm;
         w.exact = g.exact;
-        return client_request(c, WIRE_generate, &w, g.model.fds, g.model.n_fds, ev, ud, ret);
+        *ret_g = g;
+        *ret = w;
+        return 0;
 }
 
-int hearth_resume(hearth_client *c, uint64_t request, uint64_t seed, const uint32_t *ids, size_t n_ids,
-                  const struct hearth_events *ev, void *ud, hearth_call **ret) {
-        struct wire_resume w;
+/* What a resume needs besides the message. */
+static void keep_limits(hearth_call *call, const struct hearth_generate *g) {
+        if (!call->kept)
+                return;
+        call->kept->credits = g->credits;
+        call->kept->has_credits = g->credits > 0;
+        call->kept->deadline_ms = g->deadline_ms;
+}
 
-        wire_init_resume(&w);
-        w.request = request;
-        w.seed = seed;
-        w.ids = ids;
-        w.n_ids = n_ids * sizeof(uint32_t);
-        return client_request(c, WIRE_resume, &w, NULL, 0, ev, ud, ret);
+int hearth_generate(hearth_client *c, const struct hearth_generate *user, const struct hearth_events *ev, void *ud,
+                    hearth_call **ret) {
+        struct hearth_generate g;
+        struct wire_generate w;
+        hearth_call *call;
+        int r = fill_generate(c, user, &g, &w);
+
+        if (r == 0)
+                r = client_request(c, WIRE_generate, &w, g.model.fds, g.model.n_fds, ev, ud, &call);
+        if (r < 0)
+                return r;
+        keep_limits(call, &g);
+        if (ret)
+                *ret = call;
+        return 0;
+}
+
+void hearth_resume_init(struct hearth_resume *f, size_t size) {
+        struct hearth_resume d = { .size = size };
+        memset(f, 0, size);
+        memcpy(f, &d, MIN(size, sizeof(d)));
+}
+
+/* As a call that was accepted on an earlier connection, which may have been another program's. */
+static int fill_kept(hearth_client *c, hearth_call *call, const struct hearth_resume *f) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct h_error err = {};
+        struct hearth_generate g;
+        struct wire_generate w;
+        struct kept_call *k;
+        int r = fill_generate(c, f->generate, &g, &w);
+
+        if (r < 0)
+                return r;
+        r = wire_encode_generate(&b, call->id, &w, &err);
+        if (r == -EHEARTH)
+                return err.code == HEARTH_E_no_memory ? -ENOMEM : client_refuse(c, &err);
+        if (r == 0)
+                r = reconnect_keep(call, &b, g.model.fds, g.model.n_fds);
+        if (r < 0)
+                return r;
+        keep_limits(call, &g);
+        k = call->kept;
+        k->accepted = true;
+        k->request = f->request;
+        k->seed = f->seed;
+        if ((f->model && !(k->model = h_strdup(f->model))) || (f->identity && !(k->identity = h_strdup(f->identity))))
+                return -ENOMEM;
+        r = buf_append(&k->roles, f->roles, f->n_roles * sizeof(uint32_t));
+        return r < 0 ? r : buf_append(&k->ids, f->ids, f->n_ids * sizeof(uint32_t));
+}
+
+int hearth_resume(hearth_client *c, const struct hearth_resume *user, const struct hearth_events *ev, void *ud, hearth_call **ret) {
+        struct h_error err = {};
+        struct hearth_resume f;
+        hearth_call *call;
+        int r;
+
+        hearth_resume_init(&f, sizeof(f));
+        COPY_SIZED(&f, user);
+        c->has_refusal = false;
+        if (c->fd < 0 && !c->re.down)
+                return -ENOTCONN;
+        call = client_new_call(c, WIRE_resume, ev, ud);
+        if (!call)
+                return -ENOMEM;
+        r = fill_kept(c, call, &f);
+        if (r == 0 && c->re.lost_us)
+                call->kept->resend = true;
+        else if (r == 0)
+                r = reconnect_send_resume(call, &err);
+        if (r == -EHEARTH)
+                r = client_refuse(c, &err);
+        if (r < 0) {
+                client_free_call(call);
+                return r;
+        }
+        if (!c->re.on)
+                call->kept = kept_free(call->kept);
+        client_add_call(c, call);
+        if (ret)
+                *ret = call;
+        return 0;
 }
 
 int hearth_tokenize(hearth_client *c, const struct hearth_source *model, const char *text, size_t n_text, unsigned flags,
@@ -191,9 +275,15 @@ WITHOUT_FIELDS(ping)
 
 int hearth_call_credit(hearth_call *call, uint32_t n) {
         struct wire_credit w;
+        int r = 0;
 
         wire_init_credit(&w);
         w.request = call->id;
         w.n = n;
-        return client_request(call->client, WIRE_credit, &w, NULL, 0, NULL, NULL, NULL);
+        /* Without a connection it is enough to know of it: the resume says how many there are. */
+        if (!call->client->re.lost_us || !call->kept)
+                r = client_request(call->client, WIRE_credit, &w, NULL, 0, NULL, NULL, NULL);
+        if (r == 0 && call->kept && __builtin_add_overflow(call->kept->credits, (uint64_t)n, &call->kept->credits))
+                call->kept->credits = UINT64_MAX;
+        return r;
 }

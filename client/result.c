@@ -42,6 +42,25 @@ void call_deliver_error(hearth_call *call, const struct hearth_error *e) {
         done(call, &r);
 }
 
+/* Its connection is gone, and with it the daemon's answer. */
+void call_deliver_cancelled(hearth_call *call) {
+        struct hearth_generated g = { .finish = "cancelled" };
+        struct kept_error kept;
+        struct h_error e = {};
+
+        if (call->request == WIRE_generate || call->request == WIRE_resume) {
+                if (call->kept) {
+                        g.n_generated = (uint32_t)(call->kept->ids.len / sizeof(uint32_t));
+                        g.seed = call->kept->seed;
+                }
+                done(call, &(struct hearth_result){ .generated = &g });
+                return;
+        }
+        h_error_set(&e, HEARTH_E_cancelled, "cancelled by the client");
+        kept_error_set(&kept, &e);
+        call_deliver_error(call, &kept.pub);
+}
+
 static int deliver_tokens(hearth_call *call, const struct schema_msg *m) {
         const struct wire_tokens *w = m->body;
         struct hearth_tokens t = { .text = str(w->text), .n_text = w->n_text, .reasoning = str(w->reasoning),
@@ -87,7 +106,9 @@ int call_deliver_event(hearth_call *call, const struct schema_msg *m) {
                         const struct wire_accepted *w = m->body;
                         struct hearth_accepted a = { .request = w->request, .seed = w->seed, .model = w->model, .slot = w->slot,
                                                      .n_prompt = w->n_prompt, .n_cached = w->n_cached,
-                                                     .reused_generated = w->reused_generated, .cache_miss = w->cache_miss };
+                                                     .reused_generated = w->reused_generated, .cache_miss = w->cache_miss,
+                                                     .identity = str(w->identity), .roles = w->roles,
+                                                     .n_roles = w->n_roles / sizeof(uint32_t) };
                         ev->accepted(call->ud, call, &a);
                 }
                 break;
@@ -118,13 +139,12 @@ static int final_error(hearth_call *call, const struct schema_msg *m) {
         return 0;
 }
 
-static int final_generated(hearth_call *call, const struct schema_msg *m) {
-        const struct wire_generate_reply *w = m->body;
+static int final_generated(hearth_call *call, const struct schema_msg *m, const struct wire_generate_reply *w) {
         struct hearth_generated g = { .finish = w->finish, .stop_string = w->stop_string, .n_prompt = w->n_prompt,
                                       .n_cached = w->n_cached, .n_generated = w->n_generated, .n_drafted = w->n_drafted,
                                       .n_accepted = w->n_accepted, .queue_us = w->queue_us, .prefill_us = w->prefill_us,
                                       .first_token_us = w->first_token_us, .decode_us = w->decode_us, .seed = w->seed,
-                                      .n_tool_calls = w->n_tool_calls };
+                                      .n_tool_calls = w->n_tool_calls, .changed = w->changed };
         struct hearth_tool_call *calls = schema_arena_alloc(m->arena, w->n_tool_calls * sizeof(*calls));
 
         if (!calls)
@@ -212,12 +232,28 @@ static int deliver_final(hearth_call *call, const struct schema_msg *m) {
         case WIRE_error:
                 return final_error(call, m);
         case WIRE_generate_reply:
-                return final_generated(call, m);
+                return final_generated(call, m, m->body);
         case WIRE_resume_reply: {
                 const struct wire_resume_reply *w = m->body;
-                struct hearth_generated g = { .finish = w->finish, .n_generated = w->n_generated };
-                done(call, &(struct hearth_result){ .generated = &g });
-                return 0;
+                struct wire_generate_reply g;
+
+                wire_init_generate_reply(&g);
+                g.finish = w->finish;
+                g.stop_string = w->stop_string;
+                g.n_prompt = w->n_prompt;
+                g.n_cached = w->n_cached;
+                g.n_generated = w->n_generated;
+                g.n_drafted = w->n_drafted;
+                g.n_accepted = w->n_accepted;
+                g.queue_us = w->queue_us;
+                g.prefill_us = w->prefill_us;
+                g.first_token_us = w->first_token_us;
+                g.decode_us = w->decode_us;
+                g.seed = w->seed;
+                g.changed = w->changed;
+                g.tool_calls = w->tool_calls;
+                g.n_tool_calls = w->n_tool_calls;
+                return final_generated(call, m, &g);
         }
         case WIRE_tokenize_reply: {
                 const struct wire_tokenize_reply *w = m->body;

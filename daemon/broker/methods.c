@@ -10,7 +10,7 @@
 typedef int (*method_fn)(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err);
 
 static int do_hello(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
-        static const char *features[] = { "fds" };
+        static const char *features[] = { "fds", "resume" };
         const struct wire_hello *b = m->body;
         _cleanup_(buf_free) struct buf out = {};
         struct wire_hello_reply reply;
@@ -77,17 +77,12 @@ static int do_credit(struct session *se, struct schema_msg *m, struct frame *f, 
         return r;
 }
 
-static int do_resume(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
-        return h_error_set(err, HEARTH_E_unsupported, "resuming a request after a lost connection is not supported by this daemon; "
-                           "send the request again");
-}
-
 static const method_fn methods[WIRE__MAX] = {
         [WIRE_hello] = do_hello,
         [WIRE_ping] = do_ping,
         [WIRE_cancel] = do_cancel,
         [WIRE_credit] = do_credit,
-        [WIRE_resume] = do_resume,
+        [WIRE_resume] = request_resume,
         [WIRE_status] = report_status,
         [WIRE_ps] = report_ps,
         [WIRE_models] = report_models,

@@ -68,10 +68,12 @@ static void request_free(struct request *rq) {
         user_unref(rq->user);
         free(rq->raw);
         free(rq->supersedes);
+        free(rq->identity);
         buf_free(&rq->ids);
         buf_free(&rq->roles);
         rq->raw = NULL;
         rq->supersedes = NULL;
+        rq->identity = NULL;
         uv_close((uv_handle_t *)&rq->deadline, on_timer_closed);
         /* Last: it gives the slot to others, and may end the model. */
         if (m)
@@ -110,6 +112,7 @@ void request_end_error(struct request *rq, const struct h_error *err) {
 static void end_finished(struct request *rq, const char *reason) {
         _cleanup_(buf_free) struct buf b = {};
         struct wire_generate_reply msg;
+        struct wire_resume_reply resumed;
         struct h_error err = {};
 
         if (rq->type != WIRE_generate) {
@@ -118,6 +121,17 @@ static void end_finished(struct request *rq, const char *reason) {
                 return;
         }
         snprintf(rq->outcome, sizeof(rq->outcome), "%s", reason);
+        if (rq->resumed) {
+                wire_init_resume_reply(&resumed);
+                resumed.finish = reason;
+                resumed.n_generated = (uint32_t)request_n_generated(rq);
+                resumed.seed = rq->seed;
+                resumed.changed = rq->changed;
+                if (wire_encode_resume_reply(&b, rq->client_id, &resumed, NULL) < 0)
+                        buf_clear(&b);
+                request_end(rq, &b);
+                return;
+        }
         wire_init_generate_reply(&msg);
         msg.finish = reason;
         msg.n_prompt = rq->n_prompt;
@@ -125,6 +139,7 @@ static void end_finished(struct request *rq, const char *reason) {
         msg.n_generated = (uint32_t)request_n_generated(rq);
         msg.queue_us = (server_now(rq->server) - rq->arrived_ms) * 1000;
         msg.seed = rq->seed;
+        msg.changed = rq->changed;
         if (wire_encode_generate_reply(&b, rq->client_id, &msg, NULL) < 0)
                 buf_clear(&b);
         request_end(rq, &b);
@@ -251,7 +266,29 @@ static int check_rights(struct session *se, const struct schema_msg *m, const st
         return 0;
 }
 
-int request_new(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
+/* What a resuming client brings, besides the generation itself. */
+static int setup_resume(struct request *rq, const struct wire_resume *w) {
+        int r = buf_append(&rq->ids, w->ids, w->n_ids);
+
+        if (r == 0)
+                r = buf_append(&rq->roles, w->roles, w->n_roles);
+        if (r == 0 && w->n_identity && !(rq->identity = h_strdup(w->identity)))
+                r = -ENOMEM;
+        if (w->seed)
+                rq->seed = w->seed;
+        if (w->deadline_ms)
+                rq->deadline_ms = w->deadline_ms;
+        rq->resumed = true;
+        rq->client_credit = w->n_ids / 4 + (uint64_t)w->credits;
+        return r;
+}
+
+/*
+ * The rest of request_new(): m is the request itself, 'resume' what it came in
+ * (NULL: by itself), raw its own bytes.
+ */
+static int create(struct session *se, const struct schema_msg *m, const struct wire_resume *resume, const void *raw, size_t n_raw,
+                  struct frame *f, struct h_error *err) {
         struct fields fields = fields_of(m);
         const char *name = fields.model;
         struct server *s = se->server;
@@ -265,6 +302,8 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
                 return h_error_set(err, HEARTH_E_bad_request, "id %u is in use by a request of this connection that has not ended", m->id);
         if (fields.n_fds > MODEL_MAX_PARTS)
                 return h_error_counts(err, HEARTH_E_too_large, fields.n_fds, MODEL_MAX_PARTS, "n_fds is %u, at most %d", fields.n_fds, MODEL_MAX_PARTS);
+        if (!name[0] && !fields.n_fds && resume && resume->n_model)
+                name = resume->model;
         if (!name[0] && !fields.n_fds) {
                 if (!s->default_model)
                         return h_error_set(err, HEARTH_E_unknown_model,
@@ -307,7 +346,7 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
         rq->client_id = m->id;
         rq->type = m->type;
         rq->arrived_ms = server_now(s);
-        rq->cost = estimate(m, f->n);
+        rq->cost = estimate(m, n_raw);
         do
                 rq->id = (s->last_request = (s->last_request + 1) & ~WORKER_MODEL_BIT);
         while (rq->id == 0 || request_by_id(s, rq->id));
@@ -322,11 +361,13 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
         /* From here on request_free() undoes everything. */
         rq->session = se;
         list_append(&se->requests, &rq->session_link);
-        rq->raw = h_memdup(f->p, f->n);
-        rq->n_raw = f->n;
+        rq->raw = h_memdup(raw, n_raw);
+        rq->n_raw = n_raw;
         r = rq->raw ? 0 : -ENOMEM;
         if (r == 0 && m->type == WIRE_generate)
                 r = setup_generate(rq, m->body, err);
+        if (r == 0 && resume)
+                r = setup_resume(rq, resume);
         if (r == 0 && fields.n_fds)
                 r = take_fds(f, fields.n_fds, fds, err);
         if (r == 0 && model && (m->type != WIRE_load || resolve_profile_matches(model, m->body)))
@@ -349,4 +390,36 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
         if (older)
                 request_cancel(older, "superseded");
         return 0;
+}
+
+int request_new(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
+        return create(se, m, NULL, f->p, f->n, f, err);
+}
+
+int request_resume(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
+        const struct wire_resume *w = m->body;
+        struct schema_msg inner = {};
+        int r;
+
+        if (!w->n_generate)
+                return h_error_set(err, HEARTH_E_bad_request, "resume.generate is missing: the daemon keeps nothing of a request whose "
+                                   "connection is gone, so the `generate` message comes again with the ids received");
+        if (w->n_ids % 4 || w->n_roles % 4)
+                return h_error_set(err, HEARTH_E_bad_request, "resume.%s has %zu bytes, not a multiple of 4", w->n_ids % 4 ? "ids" : "roles",
+                                   w->n_ids % 4 ? w->n_ids : w->n_roles);
+        if (w->n_ids && !w->seed)
+                return h_error_set(err, HEARTH_E_bad_request, "resume.seed is 0: tokens were received, so `accepted` told the seed");
+        r = schema_decode(&wire_schema, w->generate, w->n_generate, &inner, NULL, err);
+        if (r == -EHEARTH) {
+                if (err->code == HEARTH_E_protocol)
+                        err->code = HEARTH_E_bad_request; /* the frame around it was whole */
+                h_error_prefix(err, "resume.generate");
+        } else if (r == 0 && inner.type != WIRE_generate)
+                r = h_error_set(err, HEARTH_E_bad_request, "resume.generate holds a %s message", wire_schema.descs[inner.type].name);
+        if (r == 0) {
+                inner.id = m->id;
+                r = create(se, &inner, w, w->generate, w->n_generate, f, err);
+        }
+        schema_msg_free(&inner);
+        return r;
 }

@@ -4,7 +4,8 @@
 /*
  * One request that needs a model, from its frame to its final reply. Everything
  * a new worker needs to go on with it is here: the message as it came, the seed,
- * the ids of the tokens sent.
+ * the ids of the tokens sent. A client whose connection broke brings the same
+ * again, to this daemon or another: nothing is kept for who hung up.
  *
  * Life: RESOLVING (its model is looked up) -> WAITING (in its model's queue or
  * pending list: the model loads, or no slot is free) -> RUNNING (the worker has
@@ -51,6 +52,9 @@ struct request {
         uint64_t seed;
         struct buf ids;           /* u32le: generated and sent */
         struct buf roles;         /* of the prompt's tokens, as the first worker evaluated them */
+        char *identity;           /* of what began it: a client that resumes brings it, else as it first ran; NULL: not known */
+        bool resumed;             /* came as `resume`; raw is the `generate` message in it */
+        bool changed;             /* what runs it now is not what began it, and that was said */
         bool endless_credit;
         uint64_t client_credit;   /* tokens the client allowed in all, unless endless */
         uint64_t granted;         /* tokens the worker may have sent in all */
@@ -80,6 +84,8 @@ struct request {
  * caller answers.
  */
 int request_new(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err);
+/* The same for a `resume`: a generation that goes on after the ids that the client has. */
+int request_resume(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err);
 struct request *request_by_id(struct server *s, uint32_t id);
 struct request *request_of_client(struct session *se, uint32_t client_id);
 bool request_needs_slot(const struct request *rq);

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "daemon/broker/identity.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/worker.h"
 
@@ -24,7 +26,46 @@ static uint64_t allowed(const struct request *rq) {
         return rq->endless_credit ? n : MIN(n, rq->client_credit);
 }
 
+/*
+ * Whoever goes on with an answer should be who began it. Another build or
+ * profile may write another text: it is said, once, and what was sent stays. Of
+ * another model's content the ids mean nothing.
+ */
+static int check_identity(struct request *rq, char now[IDENTITY_MAX], struct h_error *err) {
+        _cleanup_(buf_free) struct buf b = {};
+        char what[96], reason[192];
+        struct wire_paused msg;
+
+        identity_of(rq->model, now);
+        switch (identity_compare(rq->identity ? rq->identity : now, now, what)) {
+        case IDENTITY_SAME:
+                if (rq->identity)
+                        return 0;
+                break;
+        case IDENTITY_OTHER_MODEL:
+                if (!rq->ids.len)
+                        break; /* nothing was received: it begins */
+                return h_error_set(err, HEARTH_E_model_changed, "%s holds another model now than when this answer began; the %llu tokens "
+                                   "received can't be continued with it. Ask anew", rq->model->label,
+                                   (unsigned long long)request_n_generated(rq));
+        case IDENTITY_CHANGED:
+                snprintf(reason, sizeof(reason), "the answer is continued by another %s than began it", what);
+                log_info(&rq->server->log, "request %u: %s", rq->id, reason);
+                rq->changed = true;
+                wire_init_paused(&msg);
+                msg.reason = reason;
+                msg.changed = true;
+                if (wire_encode_paused(&b, rq->client_id, &msg, NULL) == 0)
+                        request_send(rq, &b);
+                break;
+        }
+        free(rq->identity);
+        rq->identity = h_strdup(now);
+        return rq->identity ? 0 : -ENOMEM;
+}
+
 int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
+        char identity[IDENTITY_MAX];
         _cleanup_(buf_free) struct buf b = {};
         struct server *s = rq->server;
         struct model *m = rq->model;
@@ -33,6 +74,12 @@ int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
         int r;
 
         wk_init_start(&msg);
+        if (rq->type == WIRE_generate) {
+                r = check_identity(rq, identity, err);
+                if (r < 0)
+                        return r;
+                msg.identity = identity;
+        }
         msg.model = m->key;
         msg.uid = rq->user->uid;
         msg.slot = slot;
@@ -43,6 +90,9 @@ int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
         msg.waited_us = (server_now(s) - rq->arrived_ms) * 1000;
         msg.request = rq->raw;
         msg.n_request = rq->n_raw;
+        msg.client_id = rq->client_id;
+        msg.resumed = rq->resumed;
+        msg.changed = rq->changed;
         if (rq->ids.len) {
                 msg.resume = rq->ids.data;
                 msg.n_resume = rq->ids.len;
@@ -157,7 +207,7 @@ static int check_frame(struct request *rq, const void *p, size_t n, bool final, 
                 return r;
         if (final)
                 for (size_t i = 0; i < ELEMENTSOF(replies); i++)
-                        ok |= replies[i].request == rq->type && replies[i].reply == m.type;
+                        ok |= replies[i].request == rq->type && (rq->resumed ? WIRE_resume_reply : replies[i].reply) == m.type;
         else
                 ok = rq->type == WIRE_generate && (m.type == WIRE_tokens || m.type == WIRE_accepted);
         ok = ok && m.id == rq->client_id;

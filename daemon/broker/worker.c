@@ -117,6 +117,7 @@ static void on_frame(struct channel *c, struct frame *f) {
                 if (w->state != WORKER_STARTING)
                         break;
                 snprintf(w->device, sizeof(w->device), "%s", b->device ? b->device : "");
+                snprintf(w->numerics, sizeof(w->numerics), "%s", b->numerics ? b->numerics : "");
                 w->state = WORKER_READY;
                 w->ready_ms = server_now(s);
                 log_info(&s->log, "worker %u serves on %s", w->pid, w->device);

@@ -27,6 +27,7 @@ struct worker {
         uint64_t steps, rows;
         bool busy;
         char device[257];
+        char numerics[161];   /* its build and instruction set or device */
         const char *killed;   /* why we ended it */
 };
 

@@ -216,12 +216,15 @@ static void on_token(struct task *t, const struct eng_result *res, uint64_t now)
 /* ---- the beginning ---- */
 
 /* Brings text, grammar and counts to where they were when the last worker died. True: it had ended. */
-static bool replay_state(struct task *t, int *ret_r) {
+static bool replay_state(struct task *t, int *ret_r, struct h_error *err) {
         for (size_t i = 0; i < t->n_resume && *ret_r == 0; i++) {
                 const char *end, *stop = NULL;
                 size_t n = 0;
 
                 end = advance(t, t->resume[i], &n, &stop, ret_r);
+                if (*ret_r == -EINVAL && t->resumed)
+                        *ret_r = h_error_set(err, HEARTH_E_bad_request, "resume.ids[%zu] is a token that the schema or grammar does not "
+                                             "allow there: it can't have been generated for this request", i);
                 buf_consume(&t->held, n);
                 buf_clear(&t->reasoning);
                 if (end && *ret_r == 0) {
@@ -254,7 +257,7 @@ static void begin(struct wmodel *m, struct task *t) {
                 device_give(t->worker);
                 if (r == 0)
                         reply_accepted(t);
-                if (r == 0 && replay_state(t, &r))
+                if (r == 0 && replay_state(t, &r, &err))
                         return;
                 if (r == 0 && t->grammar_state)
                         mask_begin(t, t->resume, t->n_resume);

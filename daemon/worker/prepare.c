@@ -27,6 +27,7 @@ struct task *task_unref(struct task *t) {
         schema_msg_free(&t->msg);
         tok_ids_free(&t->feed);
         free(t->name);
+        free(t->identity);
         free(t->resume);
         free(t->runs);
         free(t->ends);
@@ -377,6 +378,26 @@ static int prepare_grammar(struct task *t, const struct wire_generate *g, struct
         return t->mask ? 0 : -ENOMEM;
 }
 
+/*
+ * What was generated before follows the prompt. A client may have said what it
+ * was, so every id is looked at. The last one may be one more than fits: it was
+ * sampled at the context's end.
+ */
+static int prepare_resume(struct task *t, struct h_error *err) {
+        int r = 0;
+
+        if (t->n_resume > (uint64_t)t->model->n_ctx + 1 - t->n_prompt)
+                return h_error_counts(err, HEARTH_E_bad_request, t->n_prompt + t->n_resume, t->model->n_ctx,
+                                      "the prompt has %u tokens and %zu ids come with the resume; %s is loaded with a context of %u: "
+                                      "they can't have been generated with it", t->n_prompt, t->n_resume, t->name, t->model->n_ctx);
+        for (size_t i = 0; i < t->n_resume && r == 0; i++)
+                r = t->resume[i] < t->model->info.n_vocab ? tok_ids_push(&t->feed, t->resume[i])
+                        : h_error_counts(err, HEARTH_E_bad_request, t->resume[i], t->model->info.n_vocab,
+                                         "resume.ids[%zu] is %u, the vocabulary of %s has %u tokens", i, t->resume[i], t->name,
+                                         t->model->info.n_vocab);
+        return r;
+}
+
 static int prepare_generate(struct task *t, struct h_error *err) {
         const struct wire_generate *g = t->msg.body;
         uint64_t need;
@@ -413,10 +434,7 @@ static int prepare_generate(struct task *t, struct h_error *err) {
         t->n_prompt = (uint32_t)t->feed.n;
         r = prepare_bias(t, g, err);
         if (r == 0)
-                for (size_t i = 0; i < t->n_resume && r == 0; i++)
-                        r = tok_ids_push(&t->feed, t->resume[i]);
-        if (r == 0 && t->feed.n > t->model->n_ctx)
-                return h_error_set(err, HEARTH_E_internal, "more tokens to replay than the context holds");
+                r = prepare_resume(t, err);
         if (t->model->tok)
                 tok_stream_init(&t->stream, t->model->tok, TOK_CONTINUE | (t->parser ? TOK_SPECIAL : 0));
         return r;

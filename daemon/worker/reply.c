@@ -83,7 +83,12 @@ void reply_accepted(struct task *t) {
         msg.n_cached = MIN(t->n_cached, t->n_prompt);
         msg.reused_generated = t->reused_generated;
         msg.cache_miss = t->miss;
-        r = wire_encode_accepted(&frame, t->msg.id, &msg, NULL);
+        msg.identity = t->identity;
+        r = t->reused_generated ? append_runs(t, &runs) : 0;
+        msg.roles = runs.data;
+        msg.n_roles = runs.len;
+        if (r == 0)
+                r = wire_encode_accepted(&frame, t->msg.id, &msg, NULL);
         wk_init_out(&out);
         out.n_prompt = t->n_prompt;
         out.has_n_prompt = true;
@@ -91,11 +96,8 @@ void reply_accepted(struct task *t) {
         out.has_n_cached = true;
         out.n_done = msg.n_cached;
         out.has_n_done = true;
-        if (r == 0 && t->reused_generated) {
-                r = append_runs(t, &runs);
-                out.roles = runs.data;
-                out.n_roles = runs.len;
-        }
+        out.roles = runs.data;
+        out.n_roles = runs.len;
         if (r == 0) {
                 out.frame = frame.data + LENGTH;
                 out.n_frame = frame.len - LENGTH;
@@ -234,10 +236,30 @@ void reply_frame(struct task *t, struct buf *frame) {
         outbox_poke(&t->worker->out);
 }
 
+/* The reply to `generate` and to `resume` say the same. */
+#define FILL_REPLY(msg, t, how, stopped_by, found) do {                                                 \
+        (msg).finish = (how);                                                                           \
+        (msg).stop_string = (stopped_by);                                                               \
+        (msg).n_prompt = (t)->n_prompt;                                                                 \
+        (msg).n_cached = MIN((t)->n_cached, (t)->n_prompt);                                             \
+        (msg).n_generated = (uint32_t)(t)->n_generated;                                                 \
+        (msg).queue_us = (t)->waited_us;                                                                \
+        (msg).prefill_us = (t)->prefill_us;                                                             \
+        if ((t)->first_us) {                                                                            \
+                (msg).first_token_us = (t)->waited_us + (t)->first_us - (t)->arrived_us;                \
+                (msg).decode_us = (t)->last_us - (t)->first_us;                                         \
+        }                                                                                               \
+        (msg).seed = (t)->seed;                                                                         \
+        (msg).changed = (t)->changed;                                                                   \
+        (msg).tool_calls = (t)->n_calls ? (found) : NULL;                                               \
+        (msg).n_tool_calls = (t)->n_calls;                                                              \
+} while (0)
+
 void reply_finish(struct task *t, const char *finish, const char *stop_string) {
         _cleanup_(freep) struct wire_tool_call *calls = h_new0(struct wire_tool_call, t->n_calls);
         _cleanup_(buf_free) struct buf frame = {};
         struct wire_generate_reply msg;
+        struct wire_resume_reply resumed;
         struct h_error err = {};
         int r;
 
@@ -252,22 +274,14 @@ void reply_finish(struct task *t, const char *finish, const char *stop_string) {
                 calls[i].arguments = t->calls[i].args;
         }
 
+        wire_init_resume_reply(&resumed);
         wire_init_generate_reply(&msg);
-        msg.finish = finish;
-        msg.stop_string = stop_string;
-        msg.n_prompt = t->n_prompt;
-        msg.n_cached = MIN(t->n_cached, t->n_prompt);
-        msg.n_generated = (uint32_t)t->n_generated;
-        msg.queue_us = t->waited_us;
-        msg.prefill_us = t->prefill_us;
-        if (t->first_us) {
-                msg.first_token_us = t->waited_us + t->first_us - t->arrived_us;
-                msg.decode_us = t->last_us - t->first_us;
-        }
-        msg.seed = t->seed;
-        msg.tool_calls = t->n_calls ? calls : NULL;
-        msg.n_tool_calls = t->n_calls;
-        r = wire_encode_generate_reply(&frame, t->msg.id, &msg, &err);
+        if (t->resumed)
+                FILL_REPLY(resumed, t, finish, stop_string, calls);
+        else
+                FILL_REPLY(msg, t, finish, stop_string, calls);
+        r = t->resumed ? wire_encode_resume_reply(&frame, t->msg.id, &resumed, &err)
+                       : wire_encode_generate_reply(&frame, t->msg.id, &msg, &err);
         if (r < 0)
                 fail(t, r, "encoding the answer's end");
         else

@@ -6,9 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/buildid.h"
 #include "base/latency.h"
 #include "daemon/worker/reply.h"
 #include "daemon/worker/worker.h"
@@ -48,12 +50,23 @@ static void send_error(struct worker *w, uint32_t id, const struct h_error *err)
 
 /* ---- messages ---- */
 
+/* Of the CPU only its instruction set: how many threads share the work changes no bit. */
+static void describe_numerics(const char *device, bool cuda, char out[160]) {
+        char build[BUILD_ID_TEXT];
+        size_t n = strlen(device);
+        const char *comma = cuda ? NULL : strrchr(device, ',');
+
+        build_id(build);
+        snprintf(out, 160, "%s/%.*s", build, (int)MIN(comma ? (size_t)(comma - device) : n, (size_t)100), device);
+}
+
 static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         bool cuda = strcmp(m->backend, "cuda") == 0;
         struct eng_device_options o = { .backend = cuda ? ENG_CUDA : ENG_CPU, .threads = m->threads };
         _cleanup_(buf_free) struct buf b = {};
         struct wk_hello_reply reply;
         struct h_error err = {};
+        char numerics[160];
         int r = 0;
 
         if (m->version != PROTOCOL)
@@ -72,6 +85,8 @@ static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         wk_init_hello_reply(&reply);
         reply.version = PROTOCOL;
         reply.device = eng_device_describe(w->device);
+        describe_numerics(reply.device, cuda, numerics);
+        reply.numerics = numerics;
         push(w, &b, wk_encode_hello_reply(&b, id, &reply, NULL));
 }
 
@@ -199,8 +214,14 @@ static void on_start(struct worker *w, uint32_t id, const struct wk_start *msg) 
         if (r == 0)
                 r = copy_u32(msg->roles, msg->n_roles, &t->runs, &t->n_runs);
         atomic_store(&t->credits, t->n_resume + (uint64_t)msg->credits);
+        if (r == 0 && msg->identity && !(t->identity = h_strdup(msg->identity)))
+                r = -ENOMEM;
+        t->resumed = msg->resumed;
+        t->changed = msg->changed;
         if (r == 0)
                 r = schema_decode(&wire_schema, msg->request, msg->n_request, &t->msg, NULL, &err);
+        if (r == 0 && msg->client_id)
+                t->msg.id = msg->client_id;
         if (r < 0) {
                 h_error_from_errno(&err, r, "reading the request");
                 send_error(w, id, &err);

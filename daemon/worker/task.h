@@ -38,9 +38,12 @@ struct task {
         uint32_t uid, slot;
         uint64_t seed;
         char *name;            /* the model's, for the client */
+        char *identity;        /* for the client, who needs it to resume */
+        bool resumed;          /* by a client: 'resume' and 'runs' are as untrusted as the request */
+        bool changed;          /* another identity began it */
         struct schema_msg msg; /* the client's request */
         uint64_t waited_us, arrived_us;
-        uint32_t *resume;      /* sent before the last worker died */
+        uint32_t *resume;      /* sent before the last worker, or daemon, died */
         size_t n_resume;
         uint32_t *runs;        /* roles of the prompt's tokens then: alternating counts, prompt first */
         size_t n_runs;

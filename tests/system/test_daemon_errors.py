@@ -8,6 +8,7 @@ import socket
 import subprocess
 
 from daemonlib import *
+from pyclient import pack
 from splitgguf import build, parse
 
 DOC, PRELOAD, HEARTH = pathlib.Path(sys.argv[3]), sys.argv[4], sys.argv[5] if len(sys.argv) > 5 else None
@@ -166,7 +167,16 @@ def requests():
         fails("unknown-method", lambda: c.call("sing"))
         fails("fds-missing", lambda: c.call("load", {"model": "/x.gguf", "n_fds": 1}))
         fails("unload-unknown", lambda: c.call("unload", {"model": "nobody"}))
-        fails("resume", lambda: c.call("resume", {"request": 1, "seed": 2}))
+        message = lambda method, **f: pack(REQUEST, 1, method, f)[4:]
+        resume = lambda **f: lambda: c.call("resume", {"request": 1, "seed": 2, "generate": message("generate", model="tiny", prompt="a"), **f})
+        fails("resume-nothing", lambda: c.call("resume", {"request": 1, "seed": 2}))
+        fails("resume-message", resume(generate=message("ping")))
+        fails("resume-bytes", resume(ids=b"abc"))
+        fails("resume-seed", resume(ids=ids_blob([1]), seed=0))
+        fails("resume-id-range", resume(ids=ids_blob([100000])))
+        fails("resume-too-many", resume(ids=ids_blob([1] * 2000)))
+        fails("resume-not-allowed", resume(generate=message("generate", model="tiny", prompt="a", grammar='root ::= "b"+'), ids=ids_blob([40])))
+        fails("resume-other-model", resume(ids=ids_blob([40]), identity="0" * 32 + "/f16/1024/x/y"))
         body = b"\x94\x00\x21\xa8generate\x82\xa5model\xa4tiny\xa6prompt\xa3a\xff\xfe"
         c.send_raw(struct.pack("<I", len(body)) + body)
         fails("bad-utf8", lambda: list(c.events(0x21)))

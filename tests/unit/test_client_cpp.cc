@@ -16,6 +16,13 @@ int main() {
                 return 1;
         if (hearth_client_unref(client))
                 return 1;
+
+        struct hearth_reconnect reconnect;
+        struct hearth_resume resume;
+        hearth_reconnect_init(&reconnect, sizeof(reconnect));
+        hearth_resume_init(&resume, sizeof(resume));
+        if (reconnect.size != sizeof(reconnect) || reconnect.path || resume.size != sizeof(resume) || resume.n_ids)
+                return 1;
         std::puts("ok");
         return 0;
 }
