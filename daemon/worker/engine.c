@@ -162,6 +162,9 @@ static void fail_grammar(struct task *t, int r) {
         if (r == -E2BIG || r == -EAGAIN)
                 r = h_error_set(&err, HEARTH_E_grammar_invalid, "after %llu tokens the grammar or schema allows too many ways to read "
                                 "the text; write it with fewer alternatives that begin alike", (unsigned long long)t->n_generated);
+        else if (r == -EINVAL && t->resumed && t->n_generated == t->n_resume)
+                r = h_error_set(&err, HEARTH_E_bad_request, "resume.ids[%zu] is a token that the schema or grammar does not allow there: "
+                                "it can't have been generated for this request", t->n_resume - t->mask_job.n_tokens - 1);
         fail(t, r, &err, "the grammar");
 }
 
@@ -216,15 +219,12 @@ static void on_token(struct task *t, const struct eng_result *res, uint64_t now)
 /* ---- the beginning ---- */
 
 /* Brings text, grammar and counts to where they were when the last worker died. True: it had ended. */
-static bool replay_state(struct task *t, int *ret_r, struct h_error *err) {
+static bool replay_state(struct task *t, int *ret_r) {
         for (size_t i = 0; i < t->n_resume && *ret_r == 0; i++) {
                 const char *end, *stop = NULL;
                 size_t n = 0;
 
                 end = advance(t, t->resume[i], &n, &stop, ret_r);
-                if (*ret_r == -EINVAL && t->resumed)
-                        *ret_r = h_error_set(err, HEARTH_E_bad_request, "resume.ids[%zu] is a token that the schema or grammar does not "
-                                             "allow there: it can't have been generated for this request", i);
                 buf_consume(&t->held, n);
                 buf_clear(&t->reasoning);
                 if (end && *ret_r == 0) {
@@ -257,7 +257,7 @@ static void begin(struct wmodel *m, struct task *t) {
                 device_give(t->worker);
                 if (r == 0)
                         reply_accepted(t);
-                if (r == 0 && replay_state(t, &r, &err))
+                if (r == 0 && replay_state(t, &r))
                         return;
                 if (r == 0 && t->grammar_state)
                         mask_begin(t, t->resume, t->n_resume);
