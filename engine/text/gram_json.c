@@ -91,7 +91,7 @@ static uint32_t seen_add(struct gm *m, const struct gs_object *o, uint32_t data,
 
         if (!gm_label_ok(o, old, label))
                 return GM_NONE;
-        for (size_t at = base; label >= o->n_prop && o->distinct && at < n; at += 8)
+        for (size_t at = base; label >= o->n_prop && o->distinct && old->count < o->min && at < n; at += 8)
                 if (memcmp((const uint8_t *)old + at, &hash, 8) == 0)
                         return GM_NONE;
         s = h_calloc(1, n + 8);

@@ -97,6 +97,8 @@ enum ch_result { CH_BAD, CH_PART, CH_WHOLE, CH_END };
 struct ch_range { uint32_t lo, hi; };
 /* CH_PART: what it may become, in up to 3 ranges; CH_WHOLE: range 0 is the code point. */
 enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
+/* What a character begun may become, in up to 3 ranges, and the bytes each takes to its end at most; 0 within none. */
+size_t ch_outcomes(uint32_t sub, struct ch_range r[3], uint32_t bytes[3]);
 /* The same for plain UTF-8 (GBNF). */
 enum ch_result ch_utf8(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
 

@@ -50,23 +50,6 @@ static uint32_t utf8_bytes(uint32_t cp) {
         return cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
 }
 
-/* Bytes that end the character begun (see gram_string.c): at most. */
-static uint32_t char_rest(uint32_t sub) {
-        uint32_t mode = sub & 7, left = (sub >> 3) & 7, bits = sub >> 8;
-
-        switch (mode) {
-        case CH_IDLE: return 0;
-        case CH_UTF8: return left;
-        case CH_ESCAPE: return 11;
-        case CH_HEX: /* a high surrogate needs its other half */
-                return left == 4 || (bits << (4 * left) <= 0xdbff && (bits << (4 * left) | ((1u << (4 * left)) - 1)) >= 0xd800) ? left + 6
-                                                                                                                               : left;
-        case CH_PAIR_SLASH: return 6;
-        case CH_PAIR_U: return 5;
-        default: return left;
-        }
-}
-
 /* ---- automata ---- */
 
 /* Bytes to an accepting state with this label (any if negative), per state. */
@@ -293,44 +276,67 @@ static uint32_t object_rest(const struct gm *m, const struct gm_node *x) {
         }
 }
 
-static uint32_t within_key(const struct gm *m, const struct gm_node *x) {
-        const struct gs *g = &m->g->schema;
-        const struct gs_object *o = x->ptr;
-        const struct gm_seen *s = gm_blob_data(m, x->data);
-        uint32_t most = 0;
+/* Within a character: its shortest end, and on from where it leads. */
+static uint32_t within_char(uint32_t sub, const struct dfa_state *s, uint32_t (*rest)(void *ud, uint32_t to), void *ud) {
+        uint32_t best = NEED_FAR, bytes[3];
+        struct ch_range r[3];
+        size_t n = ch_outcomes(sub, r, bytes);
 
-        if (x->sub == 0)
-                return key_rest(g, o, s, x->q);
-        for (uint32_t k = 0; k < o->keys->state[x->q].n_edge; k++) {
-                uint32_t n = key_rest(g, o, s, o->keys->state[x->q].edge[k].to);
-                most = n < NEED_FAR ? MAX(most, n) : most;
+        for (uint32_t k = 0; k < s->n_edge; k++) {
+                uint32_t least = NEED_FAR;
+                for (size_t i = 0; i < n; i++)
+                        if (meets(s->edge[k].lo, s->edge[k].hi, r[i].lo, r[i].hi))
+                                least = MIN(least, bytes[i]);
+                if (least < best)
+                        best = MIN(best, gn_add(least, rest(ud, s->edge[k].to)));
         }
-        return gn_add(char_rest(x->sub), most);
+        return best;
+}
+
+struct key { const struct gs *g; const struct gs_object *o; const struct gm_seen *seen; };
+
+static uint32_t after_key_char(void *ud, uint32_t to) {
+        const struct key *k = ud;
+        return key_rest(k->g, k->o, k->seen, to);
+}
+
+static uint32_t within_key(const struct gm *m, const struct gm_node *x) {
+        struct key k = { &m->g->schema, x->ptr, gm_blob_data(m, x->data) };
+
+        return x->sub ? within_char(x->sub, &k.o->keys->state[x->q], after_key_char, &k) : key_rest(k.g, k.o, k.seen, x->q);
+}
+
+static uint32_t after_string_char(void *ud, uint32_t to) {
+        return ((const uint32_t *)ud)[to];
 }
 
 static uint32_t within_string(const struct gm_node *x) {
         const struct gs_string *s = x->ptr;
-        uint32_t rest = char_rest(x->sub), most = 0;
+        struct ch_range r[3];
+        uint32_t bytes[3] = { 0 };
 
-        if (s->dfa->any)
-                return gn_add(rest, (x->data < s->min ? (uint32_t)MIN(s->min - x->data, (size_t)NEED_FAR) : 0) + 1);
-        if (x->sub == 0)
-                return gn_add(s->dfa->need[x->q], 1);
-        for (uint32_t k = 0; k < s->dfa->state[x->q].n_edge; k++)
-                most = MAX(most, s->dfa->need[s->dfa->state[x->q].edge[k].to]);
-        return gn_add(rest, most + 1);
+        if (!s->dfa->any)
+                return gn_add(x->sub ? within_char(x->sub, &s->dfa->state[x->q], after_string_char, (void *)s->dfa->need) : s->dfa->need[x->q], 1);
+        for (size_t i = ch_outcomes(x->sub, r, bytes); i-- > 1;)
+                bytes[0] = MIN(bytes[0], bytes[i]);
+        /* the character begun counts when it is whole */
+        return gn_add(bytes[0], (x->data < s->min ? (uint32_t)MIN(s->min - x->data - (x->sub != 0), (size_t)NEED_FAR) : 0) + 1);
 }
 
 static uint32_t within_rule(const struct gm *m, const struct gm_node *x) {
         const struct nfa *a = &m->g->nfa;
-        uint32_t most = 0;
+        uint32_t best = NEED_FAR, bytes[3];
+        struct ch_range r[3];
+        size_t n = ch_outcomes(x->sub, r, bytes);
 
         if (x->sub == 0)
                 return m->g->rest[x->q];
         for (uint32_t e = a->first[x->q]; e; e = a->edge[e - 1].next)
-                if (a->edge[e - 1].kind == NFA_SET)
-                        most = MAX(most, m->g->rest[a->edge[e - 1].to]);
-        return gn_add(char_rest(x->sub), most);
+                for (size_t i = 0; a->edge[e - 1].kind == NFA_SET && i < n; i++)
+                        for (size_t k = 0; k < a->edge[e - 1].set->n; k++)
+                                if (meets(r[i].lo, r[i].hi, a->edge[e - 1].set->r[k].lo, a->edge[e - 1].set->r[k].hi))
+                                        best = MIN(best, gn_add(bytes[i], m->g->rest[a->edge[e - 1].to]));
+        return best;
 }
 
 uint32_t gn_place(const struct gm *m, const struct gm_node *x) {

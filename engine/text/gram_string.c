@@ -94,6 +94,14 @@ static size_t hex_ranges(uint32_t bits, uint32_t left, struct ch_range r[3]) {
         return n;
 }
 
+/* The low half of a pair: 'left' digits to come behind those in 'low'. */
+static bool low_range(uint32_t high, uint32_t low, uint32_t left, struct ch_range *ret) {
+        uint32_t lo = MAX(low << (4 * left), 0xdc00u), hi = MIN(low << (4 * left) | ((1u << (4 * left)) - 1), 0xdfffu);
+
+        *ret = (struct ch_range){ 0x10000 + (high << 10) + (lo - 0xdc00), 0x10000 + (high << 10) + (hi - 0xdc00) };
+        return lo <= hi;
+}
+
 enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n) {
         static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
         uint32_t mode = *sub & 7, left = (*sub >> 3) & 7, bits = *sub >> 8;
@@ -135,18 +143,45 @@ enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
                 r[0] = (struct ch_range){ 0x10000 + (bits << 10), 0x10000 + (bits << 10) + 0x3ff };
                 return part(sub, mode == CH_PAIR_SLASH ? pack(CH_PAIR_U, 0, 0, bits) : pack(CH_PAIR_HEX, 4, 0, bits << 12), 1, ret_n);
         default: { /* CH_PAIR_HEX: the high one's 10 bits, then up to 12 bits of the low one's first three digits */
-                uint32_t high = bits >> 12, low = (bits & 0xfff) << 4 | (h < 0 ? 0 : (uint32_t)h), lo, hi;
+                uint32_t high = bits >> 12, low = (bits & 0xfff) << 4 | (h < 0 ? 0 : (uint32_t)h);
                 if (h < 0)
                         return CH_BAD;
-                left--;
-                lo = MAX(low << (4 * left), 0xdc00u);
-                hi = MIN(low << (4 * left) | ((1u << (4 * left)) - 1), 0xdfffu);
-                if (lo > hi)
+                if (!low_range(high, low, --left, r))
                         return CH_BAD;
                 if (left == 0)
-                        return whole(sub, 0x10000 + (high << 10) + (low - 0xdc00), r, ret_n);
-                r[0] = (struct ch_range){ 0x10000 + (high << 10) + (lo - 0xdc00), 0x10000 + (high << 10) + (hi - 0xdc00) };
+                        return whole(sub, r[0].lo, r, ret_n);
                 return part(sub, pack(CH_PAIR_HEX, left, 0, high << 12 | low), 1, ret_n);
         }
+        }
+}
+
+size_t ch_outcomes(uint32_t sub, struct ch_range r[3], uint32_t bytes[3]) {
+        uint32_t mode = sub & 7, left = (sub >> 3) & 7, bits = sub >> 8;
+        size_t n = 0;
+
+        switch (mode) {
+        case CH_IDLE:
+                return 0;
+        case CH_UTF8:
+                n = utf8_ranges(((sub >> 6) & 3) + 1, left, bits, r);
+                bytes[0] = bytes[1] = left;
+                return n;
+        case CH_ESCAPE:
+                n = hex_ranges(0, 4, r);
+                for (size_t i = 0; i < n; i++)
+                        bytes[i] = r[i].lo >= 0x10000 ? 11 : 5;
+                return n;
+        case CH_HEX:
+                n = hex_ranges(bits, left, r);
+                for (size_t i = 0; i < n; i++)
+                        bytes[i] = r[i].lo >= 0x10000 ? left + 6 : left;
+                return n;
+        case CH_PAIR_SLASH:
+        case CH_PAIR_U:
+                bytes[0] = mode == CH_PAIR_SLASH ? 6 : 5;
+                return low_range(bits, 0, 4, r);
+        default:
+                bytes[0] = left;
+                return low_range(bits >> 12, bits & 0xfff, left, r);
         }
 }
