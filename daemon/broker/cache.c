@@ -29,9 +29,19 @@ static void identity_free(struct cache *c, struct identity *id) {
         free(id);
 }
 
+/* If nobody has used it. */
+static bool drop(struct cache *c, struct content *co) {
+        if (!co->restored)
+                return false;
+        co->restored = false;
+        content_unref(c, co);
+        return true;
+}
+
 void cache_done(struct cache *c) {
         c->on_free = NULL; /* what is stored stays stored */
-        cache_drop_restored(c);
+        list_foreach(co, &c->contents, struct content, link)
+                drop(c, co);
         list_foreach(id, &c->identities, struct identity, link)
                 identity_free(c, id);
 }
@@ -57,7 +67,7 @@ static struct identity *identity_find(struct cache *c, const struct source *src)
         return NULL;
 }
 
-static struct content *by_hash(struct cache *c, const uint8_t hash[32]) {
+struct content *cache_by_hash(struct cache *c, const uint8_t hash[32]) {
         list_foreach(co, &c->contents, struct content, link)
                 if (memcmp(co->hash, hash, 32) == 0)
                         return co;
@@ -84,7 +94,7 @@ struct content *content_unref(struct cache *cache, struct content *c) {
 
 struct content *cache_find(struct cache *c, const struct source *src) {
         struct identity *id = identity_find(c, src);
-        struct content *co = id ? by_hash(c, id->hash) : NULL;
+        struct content *co = id ? cache_by_hash(c, id->hash) : NULL;
 
         if (co && co->restored) {
                 co->restored = false; /* the cache's own reference becomes the caller's */
@@ -113,7 +123,7 @@ static void remember(struct cache *c, const struct source *src, const uint8_t ha
 
 struct content *cache_add(struct cache *c, const struct source *src, struct fill_result *r, struct reservation *held,
                           bool *ret_known) {
-        struct content *co = by_hash(c, r->hash);
+        struct content *co = cache_by_hash(c, r->hash);
 
         remember(c, src, r->hash);
         *ret_known = co != NULL;
@@ -152,7 +162,7 @@ struct content *cache_add(struct cache *c, const struct source *src, struct fill
 /* ---- what outlives the daemon ---- */
 
 bool cache_restore(struct cache *c, struct content *from) {
-        struct content *co = by_hash(c, from->hash) ? NULL : h_new0(struct content, 1);
+        struct content *co = cache_by_hash(c, from->hash) ? NULL : h_new0(struct content, 1);
 
         if (!co) {
                 ledger_release(&from->held);
@@ -170,10 +180,17 @@ bool cache_restore(struct cache *c, struct content *from) {
 
 void cache_drop_restored(struct cache *c) {
         list_foreach(co, &c->contents, struct content, link)
-                if (co->restored) {
-                        co->restored = false;
-                        content_unref(c, co);
-                }
+                if (!co->use.pinned)
+                        drop(c, co);
+}
+
+bool cache_drop_outdated(struct cache *c, const char *name) {
+        bool any = false;
+
+        list_foreach(co, &c->contents, struct content, link)
+                if (co->use.name[0] && strcmp(co->use.name, name) == 0)
+                        any |= drop(c, co);
+        return any;
 }
 
 int cache_describe(struct cache *c, struct buf *b) {

@@ -14,6 +14,16 @@
 #include "daemon/broker/ledger.h"
 #include "daemon/common/list.h"
 
+/* As what it was last open: taken up by the daemon after this one. */
+struct content_use {
+        bool known;
+        uint32_t n_ctx, slots;
+        char kv[17];
+        bool pinned;
+        uint32_t pinned_by;  /* uid it is charged to; UINT32_MAX: nobody */
+        char name[256];      /* everybody's name for it; empty: none */
+};
+
 struct content {
         struct list link;
         uint32_t refs;
@@ -25,6 +35,7 @@ struct content {
         uint64_t n_params;
         uint32_t n_ctx_train;
         bool can_embed, can_chat;
+        struct content_use use;
         bool restored;       /* of an earlier daemon, not used yet: the cache itself holds the reference */
 };
 
@@ -50,8 +61,11 @@ struct content *cache_add(struct cache *c, const struct source *src, struct fill
                           bool *ret_known);
 /* A copy that an earlier daemon left (moved; its reservation too). False: no memory, nothing was taken but the reservation. */
 bool cache_restore(struct cache *c, struct content *from);
-/* Gives up restored copies that nobody has used. */
+/* Gives up restored copies that nobody has used and that are not to stay for good. */
 void cache_drop_restored(struct cache *c);
+/* The one that was known by this name: its file is another one now. True: there was one. */
+bool cache_drop_outdated(struct cache *c, const char *name);
+struct content *cache_by_hash(struct cache *c, const uint8_t hash[32]); /* no reference */
 /* What is known about files, as lines of text, and back. */
 int cache_describe(struct cache *c, struct buf *b);
 bool cache_parse_identity(struct cache *c, const char *line);

@@ -12,3 +12,5 @@ void model_drop_names(struct model *m);
 bool model_may_join(const struct model *m, bool everybody, uint32_t uid);
 /* Its names go; it closes as soon as it has no requests, which are ended. */
 void model_unload(struct model *m);
+/* The cache's note of how it is open, for the daemon after this one. */
+void model_note_use(struct model *m);

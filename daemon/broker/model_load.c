@@ -13,6 +13,7 @@
 #include "daemon/broker/request.h"
 #include "daemon/broker/resolve.h"
 #include "daemon/broker/store.h"
+#include "daemon/broker/user.h"
 #include "daemon/broker/worker.h"
 
 /* Opening it ended the worker this often: it is the model's fault. */
@@ -301,9 +302,37 @@ static bool same_source(const struct source *a, const struct source *b) {
         return a->n == b->n && memcmp(a->keys, b->keys, a->n * sizeof(a->keys[0])) == 0;
 }
 
+/* It was pinned when the last daemon ended: it still is, at the same user's expense, if his limit allows. */
+static void repin(struct model *m, const struct content_use *use) {
+        struct h_error err = {};
+        struct user *u;
+
+        if (use->pinned_by == UINT32_MAX)
+                return; /* the configuration said so; it may say otherwise now */
+        u = user_get(&m->server->users, use->pinned_by);
+        if (u && model_pin(m, u, &err) < 0)
+                log_warning(&m->server->log, "model %s is no longer pinned: %s", m->label, err.message);
+        user_unref(u);
+}
+
+/* What another daemon should know to open it the same way. */
+void model_note_use(struct model *m) {
+        const char *name = model_name_for(m, UINT32_MAX);
+        struct content_use *u = &m->content->use;
+
+        *u = (struct content_use){ .known = true, .n_ctx = m->profile.n_ctx, .slots = m->profile.slots, .pinned = m->profile.pinned,
+                                   .pinned_by = m->pinned_by ? m->pinned_by->uid : UINT32_MAX };
+        memcpy(u->kv, m->profile.kv, sizeof(u->kv));
+        if (name && !strchr(name, '\n'))
+                snprintf(u->name, sizeof(u->name), "%s", name);
+        store_describe(m->server);
+}
+
 int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load,
               const struct model_profile *p, bool any_profile, struct model **ret, struct h_error *err) {
         struct content *content = cache_find(&s->cache, src);
+        struct model_profile profile = *p;
+        struct content_use use = {};
         struct model *m = NULL;
         int r;
 
@@ -328,9 +357,17 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                 source_free(src);
                 return -EPERM;
         }
+        /* As it was open under the daemon before this one: an answer that is resumed finds the same profile. */
+        if (content && content->use.known && any_profile) {
+                use = content->use;
+                profile.n_ctx = use.n_ctx;
+                profile.slots = use.slots;
+                memcpy(profile.kv, use.kv, sizeof(profile.kv));
+                content->use.known = false;
+        }
         m = h_new0(struct model, 1);
         if (m)
-                m->slots = h_new0(uint8_t, p->slots);
+                m->slots = h_new0(uint8_t, profile.slots);
         if (!m || !m->slots) {
                 free(m);
                 content_unref(&s->cache, content);
@@ -342,7 +379,7 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                 m->key = (s->last_model = (s->last_model + 1) & ~WORKER_MODEL_BIT);
         while (m->key == 0 || model_by_key(s, m->key));
         snprintf(m->label, sizeof(m->label), "%s", name);
-        m->profile = *p;
+        m->profile = profile;
         m->any_profile = any_profile;
         m->loading_since_ms = m->last_used_ms = server_now(s);
         fairq_init(&m->queue);
@@ -356,7 +393,11 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
         m->source = src; /* in case that the copy can't be used */
         if (content)
                 s->count.cache_hits++;
+        else if (everybody && cache_drop_outdated(&s->cache, name))
+                log_warning(&s->log, "model %s: its file is not the one of which there is a copy in memory; it is read anew", name);
         r = model_add_name(m, name, everybody, uid);
+        if (r == 0 && use.pinned)
+                repin(m, &use);
         if (r == 0 && !content)
                 r = fill_start(s, name, m->source, &fill_ops, m, &m->fill, err);
         if (r < 0) {
@@ -461,6 +502,7 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
                  m->label, (unsigned long long)m->content->bytes, (unsigned long long)context_bytes, n_ctx, m->profile.slots,
                  (unsigned long long)(server_now(s) - m->loading_since_ms));
         model_claim_names(m);
+        model_note_use(m);
         model_dispatch(m);
         open_next(s);
 }

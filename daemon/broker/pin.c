@@ -5,6 +5,7 @@
  * leaves. What the configuration pins is charged to nobody.
  */
 #include "daemon/broker/model.h"
+#include "daemon/broker/model_internal.h"
 #include "daemon/broker/user.h"
 
 static uint64_t bytes_of(const struct model *m) {
@@ -46,5 +47,7 @@ int model_pin(struct model *m, struct user *u, struct h_error *err) {
                 model_unpin(m);
         else
                 m->profile.pinned = true;
+        if (r == 0 && m->state == MODEL_READY)
+                model_note_use(m);
         return r;
 }

@@ -69,7 +69,7 @@ void store_remove(struct server *s, const struct content *c) {
 
 /* ---- what is stored ---- */
 
-static int describe(struct cache *c, struct buf *b) {
+static int describe(struct cache *c, const char *default_model, struct buf *b) {
         char hex[65];
         int r = buf_puts(b, VERSION_LINE);
 
@@ -79,6 +79,14 @@ static int describe(struct cache *c, struct buf *b) {
                         r = buf_printf(b, "content %s %" PRIu64 " %" PRIu64 " %u %d %d %s\t%s\t%s\n", hex, co->bytes, co->n_params,
                                        co->n_ctx_train, co->can_embed, co->can_chat, co->arch, co->type, co->title);
         }
+        list_foreach(co, &c->contents, struct content, link) {
+                hex_of(co->hash, hex);
+                if (r == 0 && co->use.known)
+                        r = buf_printf(b, "use %s %u %u %s %d %u %s\n", hex, co->use.n_ctx, co->use.slots, co->use.kv[0] ? co->use.kv : "-",
+                                       co->use.pinned, co->use.pinned_by, co->use.name);
+        }
+        if (r == 0 && default_model && !strchr(default_model, '\n'))
+                r = buf_printf(b, "default %s\n", default_model);
         return r < 0 ? r : cache_describe(c, b);
 }
 
@@ -89,7 +97,7 @@ void store_describe(struct server *s) {
         if (!s->config.fd_store)
                 return;
         fd = memfd_create("hearth:state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd < 0 || describe(&s->cache, &b) < 0 || write(fd, b.data, b.len) != (ssize_t)b.len || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        if (fd < 0 || describe(&s->cache, s->default_model, &b) < 0 || write(fd, b.data, b.len) != (ssize_t)b.len || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
                 log_warning(&s->log, "what the model cache holds can't be noted for the next start");
                 return;
         }
@@ -164,6 +172,45 @@ static bool restore_content(struct server *s, const char *line, int *fds, char *
         return true;
 }
 
+static bool restore_use(struct server *s, const char *line) {
+        struct content_use u = { .known = true };
+        struct content *c;
+        uint8_t hash[32];
+        char hex[65];
+        int pinned, used = 0;
+
+        if (sscanf(line, "use %64s %u %u %16s %d %u%n", hex, &u.n_ctx, &u.slots, u.kv, &pinned, &u.pinned_by, &used) != 6 || !used ||
+            strlen(hex) != 64 || !hex_parse(hex, hash) || u.slots == 0 || u.slots > 1024 || line[used] != ' ' ||
+            !copy_field(u.name, sizeof(u.name), line + used + 1, strlen(line + used + 1)))
+                return false;
+        if (strcmp(u.kv, "-") == 0)
+                u.kv[0] = 0;
+        u.pinned = pinned != 0;
+        c = cache_by_hash(&s->cache, hash);
+        if (c)
+                c->use = u;
+        return true;
+}
+
+static bool restore_default(struct server *s, const char *line) {
+        line += strlen("default ");
+        if (!*line || !utf8_valid(line, strlen(line), NULL))
+                return false;
+        free(s->default_model);
+        s->default_model = h_strdup(line);
+        return true;
+}
+
+static bool restore_line(struct server *s, const char *line, int *fds, char *const *names, size_t n) {
+        if (strncmp(line, "content ", 8) == 0)
+                return restore_content(s, line, fds, names, n);
+        if (strncmp(line, "use ", 4) == 0)
+                return restore_use(s, line);
+        if (strncmp(line, "default ", 8) == 0)
+                return restore_default(s, line);
+        return cache_parse_identity(&s->cache, line);
+}
+
 static void restore_all(struct server *s, char *text, int *fds, char *const *names, size_t n) {
         char *save = NULL, *line = strtok_r(text, "\n", &save);
         bool ok = line && strcmp(line, "hearth-state 1") == 0;
@@ -173,7 +220,7 @@ static void restore_all(struct server *s, char *text, int *fds, char *const *nam
                 return;
         }
         while ((line = strtok_r(NULL, "\n", &save)))
-                if (!(strncmp(line, "content ", 8) == 0 ? restore_content(s, line, fds, names, n) : cache_parse_identity(&s->cache, line)))
+                if (!restore_line(s, line, fds, names, n))
                         log_warning(&s->log, "a line of the stored model cache's description is not understood; it is left out");
 }
 

@@ -12,6 +12,7 @@ import time
 from daemonlib import *
 
 UNITS = [pathlib.Path(p) for p in sys.argv[3:5]]  # hearthd.service as configured, hearthd.socket
+RESUME_CLIENT = sys.argv[5]
 SYSTEMD = "/lib/systemd/systemd"
 
 BOOT = r"""
@@ -123,6 +124,22 @@ def units():
                     assert metrics(c)["bytes_read"] == 0 and metrics(c)["fills"] == 0
                     assert c.generate(model="tiny", prompt="the", max_tokens=5, **NO_END)[2]["n_generated"] == 5
                 assert m.shown("NFileDescriptorStore") == "2", "one copy and its description"
+            # Streams run on, whatever becomes of the daemon: with the socket held by systemd the client is back at once.
+            ask = ["model=tiny", "prompt=the cat", "max_tokens=100", "temperature=1", "seed=9", "forbid=313,314", "logprobs=1", "exact=1"]
+            client = lambda *more: subprocess.Popen([RESUME_CLIENT, f"/proc/{m.pid}/root/run/hearth/hearth.sock", *ask, *more],
+                                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            pick = lambda lines: [x for x in lines if x.startswith(("token", "text", "done"))]
+            want = pick(client().communicate(timeout=60)[0].splitlines())
+            assert len(want) > 200, want
+            for end in (lambda: m.run("kill", "-KILL", m.shown("MainPID")), lambda: m.ctl("restart", "hearthd.service")):
+                p, lines = client("credits=20"), []
+                while not lines or not lines[-1].startswith("hold"):
+                    lines.append(p.stdout.readline().rstrip("\n"))
+                end()
+                lines += p.communicate("go\n", timeout=60)[0].splitlines()
+                assert p.returncode == 0 and pick(lines) == want, lines
+                with m.connect() as c:
+                    assert metrics(c)["bytes_read"] == 0 and metrics(c)["fills"] == 0, "the stream's model was read again"
             # What is unloaded leaves the store too.
             with m.connect() as c:
                 c.call("unload", {"model": "tiny"})
