@@ -2,6 +2,7 @@
 """The shipped units under a real systemd, PID 1 of a namespace of its own.
 
 Skipped where that is not possible: it needs root, unshare, nsenter and systemd."""
+import json
 import pathlib
 import re
 import shutil
@@ -20,7 +21,8 @@ set -e
 export container=docker
 mount --make-rprivate /
 mount -t tmpfs tmpfs /mnt
-mkdir /mnt/bin /mnt/units /mnt/models
+mkdir /mnt/bin /mnt/units /mnt/models /mnt/etc
+: >/mnt/etc/hearth.conf
 cp "$1" /mnt/bin/hearthd; cp "$(dirname "$1")/hearth-worker" /mnt/bin/; cp "$2" /mnt/models/tiny.gguf
 cp "$3" "$4" /mnt/units/; chmod -R a+rX /mnt
 # systemd's start empties /tmp: private ones come first.
@@ -34,8 +36,9 @@ exec /lib/systemd/systemd --system --unit=hearth-test.target --log-target=null
 def unit_files(home):
     """The shipped units, but for the user, who does not exist here, and the paths."""
     service, sock = (p.read_text() for p in UNITS)
-    service = re.sub(r"^ExecStart=\S*/hearthd --system$", "ExecStart=/mnt/bin/hearthd --system --model-dir /mnt/models", service, flags=re.M)
-    assert "/mnt/bin/hearthd" in service, "the unit's ExecStart is not as expected"
+    ours = "/mnt/bin/hearthd --system --config /mnt/etc/hearth.conf --model-dir /mnt/models"
+    service, n = re.subn(r"^(ExecStart|ExecReload)=\S*/hearthd --system", rf"\1={ours}", service, flags=re.M)
+    assert n == 2, "the unit's ExecStart and ExecReload are not as expected"
     service = re.sub(r"^(User|Group)=hearth$", r"\1=daemon", service, flags=re.M)
     service = re.sub(r"^WatchdogSec=\d+$", "WatchdogSec=2", service, flags=re.M)
     sock = re.sub(r"^SocketGroup=hearth$", "SocketGroup=daemon", sock, flags=re.M)
@@ -67,10 +70,20 @@ class Machine:
                     if b"systemd" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
                         return pid
 
+    def result(self, *argv):
+        return subprocess.run(["nsenter", "-t", str(self.pid), "-m", "-p", *argv], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
     def run(self, *argv, check=True):
-        r = subprocess.run(["nsenter", "-t", str(self.pid), "-m", "-p", *argv], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        r = self.result(*argv)
         assert not check or r.returncode == 0, (argv, r)
         return r.stdout.strip()
+
+    def configure(self, text):
+        self.run("sh", "-c", 'printf %s "$1" >/mnt/etc/hearth.conf', "sh", text)
+
+    def journal(self, *matches):
+        out = self.run("journalctl", "-o", "json", "--no-pager", "-q", *matches, check=False)
+        return [json.loads(line) for line in out.splitlines()]
 
     def ctl(self, *argv, check=True):
         return self.run("systemctl", *argv, check=check)
@@ -87,6 +100,99 @@ class Machine:
             os.kill(self.pid, signal.SIGKILL)
         self.unshare.wait(30)
         self.log.close()
+
+
+def reload(m):
+    """systemctl reload takes over what changed; a mistake fails it, with the place, and changes nothing."""
+    pid = m.shown("MainPID")
+    with m.connect() as c, m.connect() as c2:
+        i = c.start("generate", {"model": "tiny", "prompt": "the", "max_tokens": 500, "credits": 2, **NO_END})
+        until("it runs", lambda: c.next_of(i)[1] == "tokens")
+        m.configure("[limits]\nrequests_per_user = 1\n[worker]\nthreads = 1\n[models]\nidle_timeout = 7min\n")
+        m.ctl("reload", "hearthd.service")
+        until("the limit holds", lambda: refused(c2, "quota"))
+        assert m.shown("ActiveState") == "active" and m.shown("MainPID") == pid
+        lines = [e["MESSAGE"] for e in m.journal("-u", "hearthd.service")]
+        if lines:
+            assert any('[worker] threads is "1", was "0": after a restart only' in line for line in lines), lines
+            assert any('[models] idle_timeout is "420000ms"' in line and "in effect now" in line for line in lines), lines
+        m.configure("[limits]\nrequests_per_user = 9\n\nconnections = many\n")
+        r = m.result("systemctl", "reload", "hearthd.service")
+        assert r.returncode != 0, "a faulty file was taken"
+        lines = [e["MESSAGE"] for e in m.journal("-u", "hearthd.service")]
+        assert not lines or any("hearth.conf:4: connections is a number" in line for line in lines), lines
+        # Also without the unit's own check.
+        m.run("kill", "-HUP", pid)
+        until("it is told", lambda: "connections is a number" in m.shown("StatusText"))
+        assert refused(c2, "quota"), "the old limit holds"
+        m.configure("")
+        m.ctl("reload", "hearthd.service")
+        until("the limit is gone", lambda: not refused(c2, "quota"))
+        until("its state is told", lambda: "not taken" not in m.shown("StatusText"))
+        assert m.shown("ActiveState") == "active" and m.shown("MainPID") == pid
+        c.call("credit", {"request": i, "n": 1000})
+        assert list(c.events(i))[-1][2]["n_generated"] == 500, "the stream went on through it all"
+
+
+def refused(c, code):
+    try:
+        c.generate(model="tiny", prompt="a", max_tokens=1)
+    except RemoteError as e:
+        assert e.code == code, e
+        return True
+    return False
+
+
+def journal_fields(m):
+    """A request's end in the journal: its fields, and nothing of its text."""
+    with m.connect() as c:
+        c.generate(model="tiny", prompt="a secret walrus", max_tokens=3, seed=5, **NO_END)
+    if not m.journal("-u", "hearthd.service"):
+        print("no journal runs in the namespace: its fields are tested in the unit test only")
+        return
+    entry = until("it is logged", lambda: next((e for e in m.journal("HEARTH_METHOD=generate", "HEARTH_GENERATED_TOKENS=3")), None))
+    want = {"HEARTH_UID": "0", "HEARTH_MODEL": "tiny", "HEARTH_CODE": "length", "PRIORITY": "6", "SYSLOG_IDENTIFIER": "hearthd",
+            "_SYSTEMD_UNIT": "hearthd.service"}
+    assert {k: entry.get(k) for k in want} == want, entry
+    assert int(entry["HEARTH_REQUEST"]) > 0 and int(entry["HEARTH_CLIENT"]) > 0 and int(entry["HEARTH_TOTAL_MS"]) >= 0
+    assert "walrus" not in json.dumps(m.journal("-u", "hearthd.service"))
+
+
+def restart_with_open_streams(m):
+    """Open streams end with a word, the next daemon gives the same text for the same seed, and reads no file."""
+    ask = {"model": "tiny", "prompt": "the cat", "max_tokens": 400, "seed": 11, **NO_END}
+    with m.connect() as c:
+        i = c.start("generate", {**ask, "credits": 20})
+        got = []
+        while len(got) < 20:
+            kind, method, fields = c.next_of(i)
+            got += ids(fields.get("ids", b"")) if method == "tokens" else []
+        m.ctl("restart", "hearthd.service")
+        expect("shutting_down", lambda: list(c.events(i)))
+    with m.connect() as c:
+        text, tokens, reply = c.generate(**ask)
+        assert tokens[:20] == got and reply["n_generated"] == 400
+        assert metrics(c)["bytes_read"] == 0
+
+
+def analysis():
+    """systemd's own opinion: verify has nothing to say; the figure of security is printed."""
+    if not shutil.which("systemd-analyze"):
+        return
+    with private_dir() as home:
+        files = unit_files(home)
+        env = {**os.environ, "SYSTEMD_UNIT_PATH": f"{home}:/lib/systemd/system"}
+        for f in files:  # of the programs that are meant only the path is checked
+            text = pathlib.Path(f).read_text().replace("/mnt/bin/hearthd", str(pathlib.Path(HEARTHD).resolve()))
+            pathlib.Path(f).write_text(text)
+        r = subprocess.run(["systemd-analyze", "verify", "--man=no", *files], capture_output=True, text=True, timeout=60, env=env)
+        said = [line for line in (r.stdout + r.stderr).splitlines() if "hearth" in line]
+        assert r.returncode == 0 and not said, (r.returncode, r.stdout, r.stderr)
+        r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", files[0]], capture_output=True, text=True, timeout=60, env=env)
+        figure = re.search(r"exposure level for \S+: ([\d.]+)", r.stdout)
+        assert figure, r
+        print(f"systemd-analyze security: {figure[1]}")
+        assert float(figure[1]) < 3.0, r.stdout
 
 
 def units():
@@ -145,6 +251,9 @@ def units():
                 c.call("unload", {"model": "tiny"})
                 until("the copy left the store", lambda: m.shown("NFileDescriptorStore") == "1")
                 assert not c.call("load", {"model": "tiny"}).get("cached")
+            reload(m)
+            journal_fields(m)
+            restart_with_open_streams(m)
             m.ctl("stop", "hearthd.service", check=False)
             until("it stopped", lambda: m.shown("ActiveState") == "inactive")
             assert m.shown("Result") == "success", m.shown("Result")
@@ -158,4 +267,4 @@ if not os.path.exists(SYSTEMD) or not all(shutil.which(p) for p in ("unshare", "
     skip("systemd, unshare or nsenter is not installed")
 if SANITIZED:
     skip("the unit's sandbox and the sanitizer exclude each other")
-sys.exit(run_tests([units]))
+sys.exit(run_tests([analysis, units]))

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "daemon/broker/cache.h"
@@ -362,11 +363,74 @@ static void test_quotas(void **state) {
         config_done(&c);
 }
 
+/* ---- access ---- */
+
+static void test_access(void **state) {
+        struct access_rule rules[_ACCESS_MAX] = {};
+        struct h_error err = {};
+        static const uint32_t groups[] = { 5, 100 };
+
+        assert_int_equal(access_parse("7,  root @100", &rules[ACCESS_LOAD], &err), 0);
+        assert_int_equal(access_parse("*", &rules[ACCESS_USE], &err), 0);
+        assert_int_equal(access_parse("", &rules[ACCESS_PIN], &err), 0);
+        assert_int_equal(rules[ACCESS_LOAD].n_uids, 2);
+        assert_int_equal(access_of(rules, 7, NULL, 0), 1u << ACCESS_USE | 1u << ACCESS_LOAD);
+        assert_int_equal(access_of(rules, 8, groups, 2), 1u << ACCESS_USE | 1u << ACCESS_LOAD);
+        assert_int_equal(access_of(rules, 8, groups, 1), 1u << ACCESS_USE);
+        assert_int_equal(access_of(rules, 100, NULL, 0), 1u << ACCESS_USE); /* a uid is no gid */
+        assert_int_equal(access_of(rules, 0, NULL, 0), (1u << _ACCESS_MAX) - 1);
+        assert_int_equal(access_of(rules, (uint32_t)geteuid(), NULL, 0), (1u << _ACCESS_MAX) - 1);
+        assert_int_equal(access_check(rules, access_of(rules, 8, groups, 1), ACCESS_LOAD, 8, "m", &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_permission);
+        assert_non_null(strstr(err.message, "uid 8 may not load models (m): [access] load in hearth.conf allows it to 7,  root @100"));
+        /* What can't be understood leaves the rule as it was. */
+        static const char *const wrong[] = { "no-such-user-here", "@no-such-group", "@", "4294967295", "99999999999", "1x" };
+        for (size_t i = 0; i < ELEMENTSOF(wrong); i++) {
+                err = (struct h_error){};
+                assert_int_equal(access_parse(wrong[i], &rules[ACCESS_LOAD], &err), -EHEARTH);
+                assert_string_equal(rules[ACCESS_LOAD].text, "7,  root @100");
+        }
+        for (int i = 0; i < _ACCESS_MAX; i++)
+                access_rule_done(&rules[i]);
+}
+
+static char told[2000];
+
+static void on_changed(void *ud, const char *section, const char *key, const char *was, const char *is, const char *effect) {
+        size_t n = strlen(told);
+        snprintf(told + n, sizeof(told) - n, "%s.%s:%s>%s:%s\n", section, key, was, is, effect);
+}
+
+/* What a reload takes, what it leaves, and what it says. */
+static void test_apply(void **state) {
+        struct h_error err = {};
+        struct config a, b;
+
+        assert_int_equal(load_text(&a, "[daemon]\nhost_budget = 1G\nmodel_dir = /a\n[models]\nslots = 2\n[model old]\npinned = yes\n", &err), 0);
+        assert_int_equal(load_text(&b, "[daemon]\nhost_budget = 2G\nmodel_dir = /b\nlog_level = debug\n[access]\nunload = 7\n"
+                                       "[limits]\nslots_per_user = 3\n[models]\nslots = 2\n[model new]\nidle_timeout = 1s\n", &err), 0);
+        told[0] = 0;
+        config_apply(&a, &b, on_changed, NULL);
+        config_done(&b);
+        assert_string_equal(told, "daemon.model_dir:/a>/b:in effect now\ndaemon.log_level:info>debug:in effect now\n"
+                                  "daemon.host_budget:1073741824>2147483648:after a restart only\naccess.unload:>7:in effect now\n"
+                                  "limits.slots_per_user:0>3:in effect now\nmodel new.idle_timeout:1800000ms>1000ms:in effect now\n"
+                                  "model old.pinned:yes>no:in effect now\n");
+        assert_int_equal(a.host_budget, UINT64_C(1) << 30);
+        assert_string_equal(a.dirs->v[0], "/b");
+        assert_int_equal(a.max_slots_per_uid, 3);
+        assert_int_equal(a.access[ACCESS_UNLOAD].uids[0], 7);
+        assert_int_equal(config_model_of(&a, "new")->idle_timeout, 1000);
+        assert_false(config_model_of(&a, "old")->pinned);
+        config_done(&a);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
                 cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_quotas),
+                cmocka_unit_test(test_access), cmocka_unit_test(test_apply),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
