@@ -327,6 +327,8 @@ HEARTH_PUBLIC int hearth_unload(hearth_client *c, const char *model, bool force,
 HEARTH_PUBLIC int hearth_models(hearth_client *c, const struct hearth_events *ev, void *ud, hearth_call **ret_call);
 HEARTH_PUBLIC int hearth_ps(hearth_client *c, const struct hearth_events *ev, void *ud, hearth_call **ret_call);
 HEARTH_PUBLIC int hearth_status(hearth_client *c, const struct hearth_events *ev, void *ud, hearth_call **ret_call);
+/* Figures for monitoring, as Prometheus' text, in the result's bytes. */
+HEARTH_PUBLIC int hearth_metrics(hearth_client *c, const struct hearth_events *ev, void *ud, hearth_call **ret_call);
 HEARTH_PUBLIC int hearth_ping(hearth_client *c, const struct hearth_events *ev, void *ud, hearth_call **ret_call);
 
 /* Asks the daemon to end the call; 'done' still comes. Repeating it does nothing. */

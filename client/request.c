@@ -271,6 +271,7 @@ int hearth_unload(hearth_client *c, const char *model, bool force, const struct 
 WITHOUT_FIELDS(models)
 WITHOUT_FIELDS(ps)
 WITHOUT_FIELDS(status)
+WITHOUT_FIELDS(metrics)
 WITHOUT_FIELDS(ping)
 
 int hearth_call_credit(hearth_call *call, uint32_t n) {

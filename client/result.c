@@ -24,6 +24,7 @@ int reply_of(int request) {
         case WIRE_models: return WIRE_models_reply;
         case WIRE_ps: return WIRE_ps_reply;
         case WIRE_status: return WIRE_status_reply;
+        case WIRE_metrics: return WIRE_metrics_reply;
         }
         return -1;
 }
@@ -264,6 +265,12 @@ static int deliver_final(hearth_call *call, const struct schema_msg *m) {
         case WIRE_detokenize_reply: {
                 const struct wire_detokenize_reply *w = m->body;
                 struct hearth_bytes b = { .data = w->bytes, .n = w->n_bytes };
+                done(call, &(struct hearth_result){ .bytes = &b });
+                return 0;
+        }
+        case WIRE_metrics_reply: {
+                const struct wire_metrics_reply *w = m->body;
+                struct hearth_bytes b = { .data = w->text, .n = w->n_text };
                 done(call, &(struct hearth_result){ .bytes = &b });
                 return 0;
         }

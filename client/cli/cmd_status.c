@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* status and version. */
 #include <jansson.h>
+#include <math.h>
 
 #include "client/cli/commands.h"
 #include "ipc/wire.h"
@@ -20,8 +21,10 @@ static void print_json(const struct hearth_status *st) {
         json_t *metrics = json_object();
         char *s;
 
-        for (size_t i = 0; i < st->n_metrics; i++)
-                json_object_set_new(metrics, st->metrics[i].name, json_real(st->metrics[i].value));
+        for (size_t i = 0; i < st->n_metrics; i++) {
+                double v = st->metrics[i].value;
+                json_object_set_new(metrics, st->metrics[i].name, v >= 0 && v < 9e15 && v == floor(v) ? json_integer((json_int_t)v) : json_real(v));
+        }
         json_object_set_new(o, "metrics", metrics);
         s = o ? json_dumps(o, JSON_COMPACT) : NULL;
         if (s)
@@ -96,6 +99,8 @@ static int run_version(struct cli *c) {
 
 const struct cli_command cli_cmd_status = {
         .name = "status", .synopsis = "", .summary = "the daemon's health",
+        .details = "With --json one object, described by docs/status.schema.json: its members stay, new ones may be added. Answered at once, also "
+                   "while models load.",
         .options = status_options, .run = run_status,
 };
 const struct cli_command cli_cmd_version = {

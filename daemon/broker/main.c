@@ -26,6 +26,8 @@
 
 /* ---- the loop ---- */
 
+#define TICK_MS 1000u
+
 static void on_accept(uv_poll_t *h, int status, int events) {
         struct server *s = h->data;
 
@@ -49,6 +51,9 @@ static void on_tick(uv_timer_t *h) {
         struct server *s = h->data;
         uint64_t now = server_now(s);
 
+        if (s->last_tick_ms && now - s->last_tick_ms > TICK_MS)
+                s->metrics.late_max_ms = MAX(s->metrics.late_max_ms, now - s->last_tick_ms - TICK_MS);
+        s->last_tick_ms = now;
         models_tick(s);
         if (s->config.model.idle_timeout && now - s->started_ms >= s->config.model.idle_timeout)
                 cache_drop_restored(&s->cache);
@@ -167,7 +172,7 @@ static void setup_loop(struct server *s) {
         uv_prepare_start(&s->turn, on_turn);
         uv_timer_init(&s->loop, &s->tick);
         s->tick.data = s;
-        uv_timer_start(&s->tick, on_tick, 1000, 1000);
+        uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
         uv_timer_init(&s->loop, &s->watchdog);
         if (sd_watchdog_enabled(0, &usec) > 0)
                 uv_timer_start(&s->watchdog, on_watchdog, 0, MAX(usec / 3000, (uint64_t)1));

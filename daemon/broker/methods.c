@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/broker/metrics.h"
 #include "daemon/broker/report.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/version.h"
@@ -86,6 +87,7 @@ static const method_fn methods[WIRE__MAX] = {
         [WIRE_status] = report_status,
         [WIRE_ps] = report_ps,
         [WIRE_models] = report_models,
+        [WIRE_metrics] = report_metrics,
         [WIRE_generate] = request_new,
         [WIRE_tokenize] = request_new,
         [WIRE_detokenize] = request_new,

@@ -73,6 +73,7 @@ static void after(uv_work_t *w, int status) {
         s->reload = RELOAD_NONE;
         if (rl->r < 0) {
                 h_error_from_errno(&rl->err, rl->r, "reading the configuration");
+                s->count.reloads_failed++;
                 log_error(&s->log, "%s; the configuration stays as it was", rl->err.message);
         } else if (!s->stopping) {
                 apply(s, &rl->fresh);

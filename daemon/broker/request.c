@@ -91,6 +91,7 @@ void request_end(struct request *rq, struct buf *b) {
         struct session *se = rq->session;
 
         request_log_end(rq);
+        metrics_count_end(&rq->server->metrics, rq, server_now(rq->server));
         rq->session = NULL;
         request_free(rq);
         if (se)

@@ -16,6 +16,7 @@
 #include "daemon/broker/config.h"
 #include "daemon/broker/ledger.h"
 #include "daemon/broker/listen.h"
+#include "daemon/broker/metrics.h"
 #include "daemon/broker/options.h"
 #include "daemon/broker/user.h"
 #include "daemon/broker/worker.h"
@@ -33,6 +34,7 @@ struct counters {
         uint64_t cache_hits; /* loads that needed no read, or whose content was there already */
         uint64_t bytes_read; /* from model files */
         uint64_t worker_restarts, replays;
+        uint64_t reloads_failed;
 };
 
 #define SERVER_REFUSED 32
@@ -72,7 +74,8 @@ struct server {
         struct ledger ledger;
         struct worker worker;
         struct counters count;
-        uint64_t started_ms;
+        struct metrics metrics;
+        uint64_t started_ms, last_tick_ms;
 };
 
 static inline uint64_t server_now(const struct server *s) {

@@ -17,6 +17,7 @@ from harness import Terminal, environment, private_dir, run_tests, skip
 from pyclient import Client
 
 HEARTH, MODELS = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 TINY = MODELS / "llama-q4_0.gguf"
 if not TINY.exists():
     skip(f"no tiny model {TINY}")
@@ -254,6 +255,55 @@ def test_doctor():
         assert r.returncode == 78 and "nobody listens" in r.stdout.decode(), r
         r = subprocess.run([HEARTH, "ps"], env=environment(d), capture_output=True, timeout=60)
         check(r, 69, "hearth: no daemon at")
+
+
+def test_status_json():
+    """hearth status --json is as docs/status.schema.json says, neither more nor less"""
+    import jsonschema
+    schema = json.loads((DOCS / "status.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    with World() as w:
+        for command in (("models",), ("run", "tiny", "--raw", "a", "-n", "3")):  # before and after a worker runs
+            assert w.run(*command).returncode == 0
+            r = w.run("status", "--json")
+            got = json.loads(r.stdout)
+            jsonschema.validate(got, schema)
+            assert set(got) == set(schema["properties"]) == set(schema["required"]), set(got) ^ set(schema["properties"])
+        assert got["metrics"]["requests"] == 1 and isinstance(got["metrics"]["requests"], int)
+
+
+def test_metrics():
+    """hearth metrics: every figure that docs/metrics.md has, of its type, and none that it has not"""
+    table = {}
+    for line in (DOCS / "metrics.md").read_text().splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[0].startswith("hearth_"):
+            table[cells[0]] = cells[1]
+    with World() as w:
+        assert w.run("run", "tiny", "--raw", "a", "-n", "3", *NO_END).returncode == 0
+        r = w.run("metrics")
+        check(r, 0)
+        types, values, helped, by_model = {}, {}, set(), set()
+        for line in r.stdout.decode().splitlines():
+            if line.startswith("# HELP "):
+                helped.add(line.split(" ", 3)[2])
+            elif line.startswith("# TYPE "):
+                name, types[name] = line.split(" ")[2:4][0], line.split(" ")[3]
+            else:
+                name, value = line.rsplit(" ", 1)
+                values[name] = float(value)
+                if "{model=" in name:
+                    by_model.add(name.split("{")[0])
+        got = {n + ("{model}" if n in by_model else ""): t for n, t in types.items()}
+        assert got == table, f"docs/metrics.md and the daemon differ: {set(got.items()) ^ set(table.items())}"
+        assert helped == set(types)
+        for name in values:
+            base = name.split("{")[0]
+            assert any(base == n or types[n] == "histogram" and base in (n + "_bucket", n + "_sum", n + "_count") for n in types), name
+        assert values["hearth_tokens_generated_total"] == 3 and values['hearth_model_slots{model="tiny"}'] == 4
+        for h in (n for n, t in types.items() if t == "histogram"):
+            buckets = [v for n, v in values.items() if n.startswith(h + "_bucket")]
+            assert buckets == sorted(buckets) and buckets[-1] == values[h + "_count"] == 1, (h, buckets)
 
 
 def test_daemon_that_cant_start():
