@@ -236,8 +236,9 @@ def units():
                                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             pick = lambda lines: [x for x in lines if x.startswith(("token", "text", "done"))]
             want = pick(client().communicate(timeout=60)[0].splitlines())
-            assert len(want) > 200, want
+            assert len(want) > 150, want
             for end in (lambda: m.run("kill", "-KILL", m.shown("MainPID")), lambda: m.ctl("restart", "hearthd.service")):
+                m.ctl("reset-failed", "hearthd.service")  # its start limit is not what is tested
                 p, lines = client("credits=20"), []
                 while not lines or not lines[-1].startswith("hold"):
                     lines.append(p.stdout.readline().rstrip("\n"))
