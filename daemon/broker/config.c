@@ -62,6 +62,7 @@ int config_init(struct config *c) {
                 .log_level = LOG_LEVEL_INFO,
                 .hang_timeout = 120 * 1000,
                 .stall_timeout = 10 * 60 * 1000,
+                .yield_timeout = 5 * 1000,
                 .hello_timeout = 10 * 1000,
                 .max_connections = 4096,
                 .max_connections_per_uid = 1024,

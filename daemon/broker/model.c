@@ -318,6 +318,18 @@ void model_left(struct model *m) {
                                 model_dispatch(o);
 }
 
+void model_park(struct model *m, struct request *rq) {
+        list_remove(&rq->model_link);
+        leave_slot(m, rq);
+        list_append(&m->parked, &rq->model_link);
+}
+
+int model_unpark(struct model *m, struct request *rq) {
+        list_remove(&rq->model_link);
+        rq->state = REQUEST_WAITING;
+        return fairq_push(&m->queue, rq->user->uid, rq->session_id, &rq->queued, rq->cost, false);
+}
+
 int model_requeue(struct model *m, struct request *rq) {
         list_remove(&rq->model_link);
         leave_slot(m, rq);

@@ -64,6 +64,7 @@ struct model {
         struct fairq queue;     /* want a slot */
         struct list pending;    /* want no slot: load, tokenize, ... */
         struct list running;
+        struct list parked;     /* gave their slots up; wait for their clients */
         struct list unloads;
         uint32_t n_leases;
         uint8_t *slots;         /* taken? */
@@ -103,6 +104,9 @@ void model_unpin(struct model *m);
 const char *model_holder(const struct model *m, char buf[64]);
 /* Gives free slots to waiting requests. */
 void model_dispatch(struct model *m);
+/* Out of its slot; and into the queue again, behind those that wait already. */
+void model_park(struct model *m, struct request *rq);
+int model_unpark(struct model *m, struct request *rq);
 /* Back to the front: the worker died. */
 int model_requeue(struct model *m, struct request *rq);
 /* Ends its requests with this error and unloads it. */

@@ -34,6 +34,8 @@ static struct request *any_request(struct model *m) {
                 return CONTAINER_OF(it, struct request, queued);
         if (!list_empty(&m->running))
                 return list_first(&m->running, struct request, model_link);
+        if (!list_empty(&m->parked))
+                return list_first(&m->parked, struct request, model_link);
         return NULL;
 }
 
@@ -386,6 +388,7 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
         list_init(&m->names);
         list_init(&m->pending);
         list_init(&m->running);
+        list_init(&m->parked);
         list_init(&m->unloads);
         list_append(&s->models, &m->link);
         m->content = content;

@@ -85,6 +85,8 @@ int report_status(struct session *se, struct schema_msg *m, struct frame *f, str
 static const char *phase_of(const struct request *rq) {
         if (rq->state == REQUEST_RESOLVING)
                 return "loading";
+        if (rq->state == REQUEST_PARKED)
+                return "paused";
         if (rq->state == REQUEST_WAITING)
                 return rq->model && rq->model->state != MODEL_READY ? (rq->started ? "paused" : "loading") : "queued";
         if (request_stalled(rq))

@@ -37,7 +37,7 @@ uint64_t request_n_generated(const struct request *rq) {
 }
 
 bool request_stalled(const struct request *rq) {
-        return rq->state == REQUEST_RUNNING && rq->session &&
+        return (rq->state == REQUEST_RUNNING || rq->state == REQUEST_PARKED) && rq->session &&
                (!session_drained(rq->session) || (!rq->endless_credit && request_n_generated(rq) >= rq->client_credit));
 }
 

@@ -9,7 +9,8 @@
  *
  * Life: RESOLVING (its model is looked up) -> WAITING (in its model's queue or
  * pending list: the model loads, or no slot is free) -> RUNNING (the worker has
- * it) -> gone. Every request gets exactly one final message, unless its client
+ * it) -> gone; RUNNING -> PARKED -> WAITING where its client lets others wait
+ * (park.c). Every request gets exactly one final message, unless its client
  * is gone; request_end_*() send it and free the request.
  */
 
@@ -22,7 +23,7 @@
 /* A request present at this many deaths of a worker is taken to be the cause. */
 #define REQUEST_MAX_CRASHES 2
 
-enum request_state { REQUEST_RESOLVING, REQUEST_WAITING, REQUEST_RUNNING };
+enum request_state { REQUEST_RESOLVING, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_PARKED };
 
 struct model;
 struct resolve;
@@ -30,7 +31,7 @@ struct resolve;
 struct request {
         struct list link;         /* server->requests */
         struct list session_link;
-        struct list model_link;   /* model->pending or model->running */
+        struct list model_link;   /* model->pending, running or parked */
         struct fairq_item queued; /* in model->queue */
 
         struct server *server;
@@ -60,6 +61,7 @@ struct request {
         uint64_t granted;         /* tokens the worker may have sent in all */
 
         uint32_t slot;
+        bool parking;             /* the worker was told to give it back */
         bool in_slot, accepted, started, paused_told;
         uint32_t crashes, position;
         const char *cancel;       /* reason, once it is to end */
@@ -115,6 +117,12 @@ void request_on_reply(struct request *rq, const struct wk_start_reply *m);
 void request_on_error(struct request *rq, const struct h_error *err);
 /* The worker died while it had this request. 'how' for messages. */
 void request_on_worker_lost(struct request *rq, const char *how);
+
+/* park.c: gives its slot up (the worker answers: request_on_parked()); goes on when its client can be sent something. */
+void request_park(struct request *rq);
+void request_on_parked(struct request *rq);
+void request_unpark(struct request *rq);
+void requests_park_stalled(struct server *s);
 
 /* Ends who keeps a slot without reading for longer than allowed. */
 void requests_tick(struct server *s);

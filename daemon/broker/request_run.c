@@ -119,7 +119,9 @@ void request_grant(struct request *rq) {
         uint64_t n = request_n_generated(rq), want = allowed(rq);
         struct wk_credit msg;
 
-        if (rq->state != REQUEST_RUNNING || rq->type != WIRE_generate || rq->cancel || want <= rq->granted)
+        if (rq->state == REQUEST_PARKED)
+                request_unpark(rq);
+        if (rq->state != REQUEST_RUNNING || rq->parking || rq->type != WIRE_generate || rq->cancel || want <= rq->granted)
                 return;
         /* Not a message for every token: when half of the window is used up, or when it stands still. */
         if (rq->granted > n && rq->granted - n > REQUEST_WINDOW / 2)
@@ -147,6 +149,7 @@ void requests_of_session_drained(struct session *se) {
 void requests_tick(struct server *s) {
         uint64_t now = server_now(s);
 
+        requests_park_stalled(s);
         list_foreach(rq, &s->requests, struct request, link) {
                 if (rq->dead || !request_stalled(rq))
                         rq->stalled_ms = 0;
@@ -211,6 +214,8 @@ static int check_frame(struct request *rq, const void *p, size_t n, bool final, 
         else
                 ok = rq->type == WIRE_generate && (m.type == WIRE_tokens || m.type == WIRE_accepted);
         ok = ok && m.id == rq->client_id;
+        if (ok && m.type == WIRE_resume_reply)
+                snprintf(rq->outcome, sizeof(rq->outcome), "%s", ((const struct wire_resume_reply *)m.body)->finish);
         if (ok && m.type == WIRE_generate_reply)
                 snprintf(rq->outcome, sizeof(rq->outcome), "%s", ((const struct wire_generate_reply *)m.body)->finish);
         *ret_type = m.type;
@@ -233,6 +238,8 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
         struct h_error err = {};
         int type = -1, r = 0;
 
+        if (rq->parking) /* what its client does not have yet is made again */
+                return;
         note(rq, m->has_n_prompt, m->n_prompt, m->has_n_cached && !rq->accepted, m->n_cached);
         if (m->has_n_done)
                 rq->n_done = m->n_done;
@@ -271,6 +278,10 @@ void request_on_reply(struct request *rq, const struct wk_start_reply *m) {
         struct h_error err = {};
         int type, r;
 
+        if (rq->parking) {
+                request_on_parked(rq);
+                return;
+        }
         note(rq, m->has_n_prompt, m->n_prompt, m->has_n_cached, m->n_cached);
         r = check_frame(rq, m->frame, m->n_frame, true, &b, &type, &err);
         if (r < 0) {
@@ -294,6 +305,7 @@ void request_on_worker_lost(struct request *rq, const char *how) {
         struct wire_paused msg;
         const char *reason = rq->cancel;
 
+        rq->parking = false;
         if (reason) { /* it was to end anyway */
                 rq->cancel = NULL;
                 rq->state = REQUEST_WAITING;

@@ -35,6 +35,7 @@ struct counters {
         uint64_t bytes_read; /* from model files */
         uint64_t worker_restarts, replays;
         uint64_t reloads_failed;
+        uint64_t parked;     /* slots given up for others */
 };
 
 #define SERVER_REFUSED 32

@@ -235,14 +235,14 @@ static void on_start(struct worker *w, uint32_t id, const struct wk_start *msg) 
 
 static struct task *find_task(struct worker *w, uint32_t id) {
         list_foreach(t, &w->tasks, struct task, known)
-                if (t->id == id)
+                if (t->id == id && !atomic_load(&t->done)) /* one that was parked comes again under its id */
                         return t;
         return NULL;
 }
 
 /* As atomics are read by other threads for as long as a task lives, the reason must be a constant. */
 static const char *constant_reason(const char *reason) {
-        static const char *const reasons[] = { "cancelled", "deadline", "superseded" };
+        static const char *const reasons[] = { "cancelled", "deadline", "superseded", "parked" };
 
         for (size_t i = 0; i < ELEMENTSOF(reasons); i++)
                 if (strcmp(reasons[i], reason) == 0)

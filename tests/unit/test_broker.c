@@ -144,6 +144,7 @@ static void test_shipped_file(void **state) {
         assert_int_equal(c.hang_timeout, d.hang_timeout);
         assert_int_equal(c.stall_timeout, d.stall_timeout);
         assert_int_equal(c.hello_timeout, d.hello_timeout);
+        assert_int_equal(c.yield_timeout, d.yield_timeout);
         assert_int_equal(c.max_connections, d.max_connections);
         assert_int_equal(c.max_connections_per_uid, d.max_connections_per_uid);
         assert_int_equal(c.max_requests_per_uid, d.max_requests_per_uid);
