@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "docs/scdoc.h"
 #include "ipc/sample.h"
 #include "ipc/wire.h"
 #include "ipc/worker.h"
@@ -201,43 +202,32 @@ static int write_seeds(const struct schema *s, const char *dir) {
 
 /* ---- the manual page, for scdoc ---- */
 
-/* scdoc takes _ and * for emphasis. */
-static void man_text(const char *s) {
-        for (; *s; s++) {
-                if (*s == '_' || *s == '*' || *s == '\\' || *s == '<' || *s == '#' || *s == '[')
-                        putchar('\\');
-                if (*s == '`')
-                        continue;
-                putchar(*s);
-        }
-}
-
 static void man_message(const struct schema *s, const struct schema_desc *d) {
         if (d->kind == KIND_ITEM)
                 printf("\n## MAP ");
         else
                 printf("\n## %s ", schema_kind_name(d->kind));
-        man_text(d->name);
+        scdoc_text(d->name);
         printf("\n\n");
         if (*d->doc) {
-                man_text(d->doc);
+                scdoc_text(d->doc);
                 printf(".\n");
         }
         for (uint32_t i = 0; i < d->n_fields; i++) {
                 const struct schema_field *f = &d->fields[i];
                 printf("\n*");
-                man_text(f->name);
+                scdoc_text(f->name);
                 printf("*: ");
                 if (f->type == TYPE_list) {
                         printf("list of ");
-                        man_text(s->descs[f->sub].name);
+                        scdoc_text(s->descs[f->sub].name);
                 } else
                         printf("%s", schema_type_name(f->type));
                 printf(", %s", f->presence == REQUIRED ? "required" : "default ");
                 if (f->presence != REQUIRED)
                         print_default(f);
                 printf("\n\t");
-                man_text(*f->doc ? f->doc : "see the name");
+                scdoc_text(*f->doc ? f->doc : "see the name");
                 printf("\n");
         }
 }
@@ -254,12 +244,12 @@ static int print_man(void) {
         printf("\n# ERROR CODES\n");
         for (int i = 1; i < _HEARTH_E_MAX; i++) {
                 printf("\n*");
-                man_text(hearth_code_name((enum hearth_code)i));
+                scdoc_text(hearth_code_name((enum hearth_code)i));
                 printf("*\n\t");
-                man_text(hearth_code_doc((enum hearth_code)i));
+                scdoc_text(hearth_code_doc((enum hearth_code)i));
                 printf("\n");
         }
-        printf("\n# SEE ALSO\n\n*hearth*(1), *libhearth*(3)\n");
+        printf("\n# SEE ALSO\n\n*hearth*(1), *hearthd*(8), *libhearth*(3)\n");
         return 0;
 }
 
