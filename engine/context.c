@@ -152,7 +152,7 @@ static void place_kv(struct eng_context *c) {
                 };
                 if (!context_keeps_kv(&c->l, n))
                         continue;
-                (void)context_kv_row(n, t, &l->k_row_bytes, &l->v_row_bytes); /* checked by the plan */
+                (void)context_kv_row(c->dev->ops, n, t, &l->k_row_bytes, &l->v_row_bytes); /* checked by the plan */
                 l->k = step_at(at, rows, l->k_row_bytes);
                 if (!n->v_in_k)
                         l->v = step_at(at, rows, l->v_row_bytes);

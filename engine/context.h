@@ -114,7 +114,7 @@ int context_plan(const struct eng_model *m, const struct eng_limits *l, struct c
 bool context_carve(struct eng_context *c, void *base, uint64_t *ret_bytes);
 enum k_type context_kv_type(enum eng_kv_type t);
 /* Bytes of one token's keys and values; false: the head size doesn't fit the type. */
-bool context_kv_row(const struct eng_kv_need *n, enum k_type t, size_t *ret_k, size_t *ret_v);
+bool context_kv_row(const struct k_ops *ops, const struct eng_kv_need *n, enum k_type t, size_t *ret_k, size_t *ret_v);
 static inline bool context_keeps_kv(const struct eng_limits *l, const struct eng_kv_need *n) {
         return !n->mtp || l->n_draft > 0;
 }

@@ -22,10 +22,12 @@ enum k_type context_kv_type(enum eng_kv_type t) {
         return K_F16;
 }
 
-bool context_kv_row(const struct eng_kv_need *n, enum k_type t, size_t *ret_k, size_t *ret_v) {
+bool context_kv_row(const struct k_ops *ops, const struct eng_kv_need *n, enum k_type t, size_t *ret_k, size_t *ret_v) {
+        uint64_t block = ops->kv_part_blocks ? k_type_block(t) : 1;
+        uint64_t dk = (n->dk + block - 1) / block * block, dv = (n->dv + block - 1) / block * block;
         size_t k, v;
 
-        if (!k_type_row_bytes(t, n->dk, &k) || !k_type_row_bytes(t, n->dv, &v) || !size_mul(k, n->n_head_kv, &k) ||
+        if (!k_type_row_bytes(t, dk, &k) || !k_type_row_bytes(t, dv, &v) || !size_mul(k, n->n_head_kv, &k) ||
             !size_mul(v, n->n_head_kv, &v))
                 return false;
         *ret_k = k;
@@ -77,7 +79,7 @@ static bool add(uint64_t *acc, uint64_t n, uint64_t size) {
                !__builtin_add_overflow(*acc, b, acc);
 }
 
-static int count_kv(const struct eng_desc *d, struct context_plan *p, struct h_error *err) {
+static int count_kv(const struct eng_desc *d, const struct k_ops *ops, struct context_plan *p, struct h_error *err) {
         enum k_type t = context_kv_type(p->l.kv);
 
         for (uint32_t i = 0; i < d->n_kv; i++) {
@@ -88,11 +90,11 @@ static int count_kv(const struct eng_desc *d, struct context_plan *p, struct h_e
 
                 if (!context_keeps_kv(&p->l, n))
                         continue;
-                if (!context_kv_row(n, t, &k, &v))
+                if (!context_kv_row(ops, n, t, &k, &v))
                         return h_error_set(err, HEARTH_E_unsupported,
-                                           "KV type %s needs head sizes that are multiples of %u; layer %u has keys of "
-                                           "%u and values of %u: use f16", k_type_name(t), k_type_block(t), n->layer,
-                                           n->dk, n->dv);
+                                           "KV type %s needs head sizes that are multiples of %u on the %s backend; layer %u "
+                                           "has keys of %u and values of %u: use f16", k_type_name(t), k_type_block(t),
+                                           ops->name, n->layer, n->dk, n->dv);
                 if (pages >= KV_NONE || !add(acc, pages * KV_PAGE, k) || !add(acc, pages * KV_PAGE, v))
                         return -EOVERFLOW;
         }
@@ -112,7 +114,7 @@ static int count_all(const struct eng_model *m, struct context_plan *p, struct h
         p->n_out = k_weight_present(&d->output) ? p->l.n_outputs : 0;
         p->slots = d->n_state == 0 ? 0 : p->l.n_draft ? p->l.n_draft + 3 : p->l.ahead ? 3 : 2;
         p->keep_hidden = d->encoder || d->pooling != ENG_POOL_NONE || (d->n_mtp > 0 && p->l.n_draft > 0);
-        r = count_kv(d, p, err);
+        r = count_kv(d, ops, p, err);
         if (r < 0)
                 return r;
         for (uint32_t i = 0; i < d->n_state; i++) {

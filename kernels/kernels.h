@@ -79,7 +79,10 @@ struct k_batch {
         void *dev;                 /* backend's copy, set by batch_begin */
 };
 
-/* The KV pages of one layer. K of token t of page p starts at k + (p * page_tokens + t) * k_row_bytes. */
+/*
+ * The KV pages of one layer. K of token t of page p starts at k + (p * page_tokens + t) * k_row_bytes. Heads whose size is
+ * no multiple of the type's block end in a block whose rest is 0 (ops->kv_part_blocks).
+ */
 struct k_kv {
         void *k, *v;           /* v NULL: values are the first dv columns of the key row (MLA) */
         enum k_type type_k, type_v;
@@ -282,6 +285,7 @@ struct k_mem_info { size_t total, free_now; };
 
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
+        bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
         void (*close)(struct k_dev *);
         const char *(*describe)(struct k_dev *);          /* one line for people */
         const char *(*last_error)(struct k_dev *);

@@ -137,6 +137,7 @@ static int cpu_reserve(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, 
 
 static const struct k_ops cpu_ops = {
         .name = "cpu",
+        .kv_part_blocks = true,
         .close = cpu_close,
         .describe = cpu_describe,
         .last_error = cpu_last_error,

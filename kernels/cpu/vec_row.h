@@ -228,9 +228,26 @@ static void row_rope(enum k_rope kind, float *x, uint32_t n_dims, const float *c
         }
 }
 
+#define ROW_BLOCK 32u /* of the block types that keys and values are kept in */
+
+/* The last n < ROW_BLOCK elements of a row, whose block is filled up with zeros. */
+static void tail_decode(enum k_type t, float *dst, const void *src, uint32_t n) {
+        float x[ROW_BLOCK];
+
+        k_decode(t, src, x, ROW_BLOCK);
+        memcpy(dst, x, n * sizeof(float));
+}
+
+static void tail_encode(enum k_type t, void *dst, const float *src, uint32_t n) {
+        float x[ROW_BLOCK] = { 0 };
+
+        memcpy(x, src, n * sizeof(float));
+        k_encode(t, x, dst, ROW_BLOCK);
+}
+
 static void row_to_float(enum k_type t, float *dst, const void *src, uint32_t n) {
         const uint16_t *h = src;
-        uint32_t i = 0;
+        uint32_t i = 0, whole = n - n % ROW_BLOCK;
 
         switch ((int)t) {
         case K_F32:
@@ -251,7 +268,7 @@ static void row_to_float(enum k_type t, float *dst, const void *src, uint32_t n)
                         dst[i] = k_bf16_to_f32(h[i]);
                 return;
         case K_Q8_0:
-                for (const uint8_t *b = src; i < n; b += 34) {
+                for (const uint8_t *b = src; i < whole; b += 34) {
                         const int8_t *q = (const int8_t *)b + 2;
                         uint16_t d;
                         vf s;
@@ -261,6 +278,13 @@ static void row_to_float(enum k_type t, float *dst, const void *src, uint32_t n)
                         for (uint32_t j = 0; j < 32; j += VW, i += VW)
                                 vf_store(dst + i, vf_mul(s, vf_load_i8(q + j)));
                 }
+                if (whole < n)
+                        tail_decode(t, dst + whole, (const uint8_t *)src + whole / ROW_BLOCK * 34, n - whole);
+                return;
+        case K_Q4_0:
+                k_decode(t, src, dst, whole);
+                if (whole < n)
+                        tail_decode(t, dst + whole, (const uint8_t *)src + whole / ROW_BLOCK * 18, n - whole);
                 return;
         default:
                 k_decode(t, src, dst, n);
@@ -280,5 +304,12 @@ static void row_from_float(enum k_type t, void *dst, const float *src, uint32_t 
                 return;
         }
 #endif
+        if ((t == K_Q8_0 || t == K_Q4_0) && n % ROW_BLOCK) {
+                uint32_t whole = n - n % ROW_BLOCK;
+
+                k_encode(t, src, dst, whole);
+                tail_encode(t, (uint8_t *)dst + whole / ROW_BLOCK * (t == K_Q8_0 ? 34 : 18), src + whole, n - whole);
+                return;
+        }
         k_encode(t, src, dst, n);
 }

@@ -22,6 +22,9 @@ static const struct shape shapes[] = {
         { "bf16", 4, 4, 32, 32, K_BF16, 32, 0, 0, false, false, true, false },
         { "q8_0", 6, 2, 64, 64, K_Q8_0, 16, 0, 0, false, false, true, false },
         { "q4_0", 6, 1, 32, 64, K_Q4_0, 16, 0, 0, false, false, true, false },
+        { "q8_0, part of a block", 6, 2, 80, 40, K_Q8_0, 16, 0, 0, false, false, true, false },
+        { "q4_0, part of a block", 5, 1, 24, 72, K_Q4_0, 16, 0, 0, false, false, true, false },
+        { "q8_0 latent", 8, 1, 80, 64, K_Q8_0, 16, 0, 0, false, false, true, true },
         { "odd", 5, 1, 40, 24, K_F32, 7, 0, 0, false, false, true, false },
         { "tiny", 1, 1, 2, 3, K_F32, 1, 0, 0, false, false, true, false },
         { "window", 4, 2, 64, 64, K_F32, 16, 21, 0, true, false, true, false },
@@ -43,6 +46,13 @@ struct world {
 
 enum { SEQS = 3 };
 
+/* Columns that a head of a type takes: whole blocks. */
+static uint32_t stored(enum k_type t, uint32_t cols) {
+        uint32_t block = k_type_block(t);
+
+        return (cols + block - 1) / block * block;
+}
+
 /* Gives every sequence pages in scattered places for its positions; the rest of memory is NaN. */
 static void world_init(struct world *w, const struct shape *s, struct seqs *b, uint32_t n_ctx) {
         uint32_t pages = DIV_ROUND_UP(n_ctx, s->page), each = pages + 1;
@@ -53,7 +63,8 @@ static void world_init(struct world *w, const struct shape *s, struct seqs *b, u
         w->s = s;
         w->n_ctx = n_ctx;
         w->n_pages = each * SEQS + 2;
-        assert_true(k_type_row_bytes(s->type, s->dk, &kr) && k_type_row_bytes(s->type, s->dv, &vr));
+        assert_true(k_type_row_bytes(s->type, stored(s->type, s->dk), &kr));
+        assert_true(k_type_row_bytes(s->type, stored(s->type, s->dv), &vr));
         kr *= s->n_kv;
         vr *= s->n_kv;
         w->k = aligned_alloc(64, (w->n_pages * s->page * kr + 63) / 64 * 64);
@@ -107,9 +118,12 @@ static void store(struct k_dev *dev, struct world *w, const struct seqs *b) {
 /* What a type stores of n floats. */
 static void rounded(enum k_type t, float *x, size_t n) {
         uint8_t buf[4096];
+        float whole[512] = { 0 };
 
-        assert_true(k_encode(t, x, buf, n));
-        k_decode(t, buf, x, n);
+        memcpy(whole, x, n * sizeof(float));
+        assert_true(k_encode(t, whole, buf, stored(t, (uint32_t)n)));
+        k_decode(t, buf, whole, stored(t, (uint32_t)n));
+        memcpy(x, whole, n * sizeof(float));
 }
 
 static void reference(const struct world *w, const struct seqs *b, uint32_t row, uint32_t head, double *out) {
