@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/sample.h"
+#include "kernels/mixed.h"
 
 /* Takes from an arena, or only counts when base is NULL. Everything is aligned to 64. */
 struct arena {
@@ -191,6 +192,29 @@ static int clear_device(struct eng_context *c, const struct context_plan *p) {
         return r;
 }
 
+/* For models that lie partly in host memory. */
+static int reserve_paths(struct eng_context *c, const struct context_plan *p, struct h_error *err) {
+        const struct k_ops *ops = c->dev->ops;
+        struct k_mixed_shape s;
+        struct k_mem_info info = { 0 };
+        int r = 0;
+
+        if (c->m->ring_bytes && ops->stream_reserve)
+                r = ops->stream_reserve(c->dev, c->m->ring_bytes);
+        if (r == -ENOMEM) {
+                (void)ops->mem_info(c->dev, &info);
+                return h_error_counts(err, HEARTH_E_model_no_memory, c->m->ring_bytes, info.free_now,
+                                      "the way of host weights through the device needs %llu bytes of its memory, %llu are free",
+                                      (unsigned long long)c->m->ring_bytes, (unsigned long long)info.free_now);
+        }
+        if (r < 0 || !c->m->mixed)
+                return r;
+        s = *c->m->mixed;
+        s.n_rows = p->l.n_rows;
+        s.n_ctx = p->l.n_ctx;
+        return k_mixed_reserve(c->dev, &s);
+}
+
 static int open_context(struct eng_context *c, const struct context_plan *p, struct h_error *err) {
         const struct eng_desc *d = c->m->desc;
         struct eng_forward_limits fl = { .n_rows = p->l.n_rows, .n_ctx = p->l.n_ctx };
@@ -234,6 +258,9 @@ static int open_context(struct eng_context *c, const struct context_plan *p, str
                 if (r < 0)
                         return r;
         }
+        r = reserve_paths(c, p, err);
+        if (r < 0)
+                return r;
         return eng_forward_new(d, c->dev, &fl, c->mem_work, &c->forward);
 }
 

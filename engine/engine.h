@@ -87,6 +87,38 @@ void eng_image_info(const struct eng_image *im, struct eng_model_info *ret);
 /* ---- model ------------------------------------------------------------- */
 struct eng_model;
 int eng_model_open(struct eng_device *d, struct eng_image *im, struct eng_model **ret, struct h_error *err); /* image must outlive it */
+
+/*
+ * Loading with a plan: what of the model goes into the device's memory, with
+ * room left for the context to come. May be called beside steps of other models.
+ * The rest stays in the image, pinned: a prompt's tokens pass it through the
+ * device's memory; a generated token's products are made by 'rest'. Which is
+ * part of the load profile: the same placement gives the same bits.
+ */
+enum eng_rest {
+        ENG_REST_AUTO,      /* the host's processor where it has fast code for it, else the device */
+        ENG_REST_HOST,      /* the host's processor */
+        ENG_REST_DEVICE,    /* the device, reading over the bus */
+};
+struct eng_limits; /* below */
+struct eng_load {
+        const struct eng_limits *limits; /* of the context to come; NULL: none is counted */
+        int32_t gpu_layers;     /* layers whole in device memory; -1: as many as fit. Of a mixture of experts, what is no expert is there anyway */
+        uint64_t vram_budget;   /* device memory for this model and its context; 0: what the device has left */
+        enum eng_rest rest;
+        void (*progress)(void *ud, uint64_t done, uint64_t total); /* bytes uploaded */
+        void *ud;
+};
+int eng_model_load(struct eng_device *d, struct eng_image *im, const struct eng_load *l, struct eng_model **ret, struct h_error *err);
+struct eng_placement {
+        uint32_t n_layer, n_device;         /* layers; of them whole in device memory */
+        uint64_t device_bytes, host_bytes;  /* of the weights */
+        uint64_t ring_bytes;                /* device memory through which the rest passes */
+        uint64_t pin_us, upload_us;         /* upload: pinning included */
+        bool host_computes;                 /* generated tokens' products with host_bytes are the host processor's */
+        double decode_tok_s, prefill_tok_s; /* expected of one sequence without context; 0: not known */
+};
+void eng_model_placement(const struct eng_model *m, struct eng_placement *ret);
 struct eng_model *eng_model_close(struct eng_model *m);
 const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct tok *eng_model_tokenizer(const struct eng_model *m);  /* NULL: vocabulary "none" */

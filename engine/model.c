@@ -55,19 +55,30 @@ static void refine_info(struct eng_model *m) {
 }
 
 int eng_model_open(struct eng_device *d, struct eng_image *im, struct eng_model **ret, struct h_error *err) {
+        return eng_model_load(d, im, NULL, ret, err);
+}
+
+int eng_model_load(struct eng_device *d, struct eng_image *im, const struct eng_load *l, struct eng_model **ret, struct h_error *err) {
         struct eng_model *m = h_new0(struct eng_model, 1);
+        struct place place = { 0 };
+        struct tensors_how how = { .place = &place, .progress = l ? l->progress : NULL, .ud = l ? l->ud : NULL };
         int r;
 
         if (!m)
                 return h_error_from_errno(err, -ENOMEM, "opening a model");
         m->d = d;
         m->im = im;
-        r = tensors_open(d, im, &m->t, err);
+        r = model_place(m, l, &place, err);
+        if (r >= 0)
+                r = tensors_open(d, im, &how, &m->t, err);
+        place_free(&place);
         if (r >= 0)
                 r = arch_describe(im->g, m->t, &m->desc, err);
         if (r >= 0 && m->desc->n_altup && !d->k->ops->altup)
                 r = h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend has "
                                 "no kernels for; load it with backend cpu", m->desc->arch, d->k->ops->name);
+        if (r >= 0)
+                r = model_placed(m, err);
         if (r >= 0)
                 r = open_text(m, err);
         if (r < 0) {
@@ -86,8 +97,13 @@ struct eng_model *eng_model_close(struct eng_model *m) {
         tok_free(m->tok);
         arch_desc_free(m->desc);
         tensors_close(m->t);
+        free(m->mixed);
         free(m);
         return NULL;
+}
+
+void eng_model_placement(const struct eng_model *m, struct eng_placement *ret) {
+        *ret = m->placement;
 }
 
 const struct eng_model_info *eng_model_info(const struct eng_model *m) {

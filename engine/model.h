@@ -6,6 +6,7 @@
 #include "engine/desc.h"
 #include "engine/device.h"
 #include "engine/image.h"
+#include "engine/upload.h"
 
 struct eng_model {
         struct eng_device *d;
@@ -16,9 +17,27 @@ struct eng_model {
         struct tok *tok;         /* NULL: none */
         struct tmpl *tmpl;       /* NULL: none, or unusable (tmpl_err) */
         struct h_error tmpl_err;
+        struct eng_placement placement;
+        uint64_t ring_bytes;     /* the device's ring must have at least this */
+        struct k_mixed_shape *mixed; /* what the host's part of a step needs; NULL: it has none */
 };
 
+struct k_mixed_shape; /* kernels/mixed.h */
+
 /* The tensor table: takes the weights to the device. */
-int tensors_open(struct eng_device *d, const struct eng_image *im, struct tensors **ret, struct h_error *err);
+struct tensors_how {
+        struct place *place;     /* taken; NULL on a device that computes where things are mapped */
+        bool dry;                /* only to describe the model: nothing goes to the device, no address is good for it */
+        void (*progress)(void *ud, uint64_t done, uint64_t total);
+        void *ud;
+};
+int tensors_open(struct eng_device *d, const struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
+                 struct h_error *err);
+const struct place *tensors_place(const struct tensors *t);
+const struct upload *tensors_upload(const struct tensors *t);
 struct tensors *tensors_close(struct tensors *t);
 uint64_t tensors_own_bytes(const struct tensors *t);
+
+/* load.c: decides where the tensors go (nothing on the CPU alone), and notes what became of it once they are there. */
+int model_place(struct eng_model *m, const struct eng_load *l, struct place *ret, struct h_error *err);
+int model_placed(struct eng_model *m, struct h_error *err);

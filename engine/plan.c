@@ -174,7 +174,7 @@ int eng_plan(const struct eng_model *m, const struct eng_limits *l, uint64_t ava
         if (r < 0)
                 return r;
         hidden = p.hidden * (m->desc->n_mtp > 0 && p.l.n_draft > 0 ? 2 : 1);
-        mem.weights = m->info.bytes;
+        mem.weights = m->placement.host_bytes ? m->placement.device_bytes : m->info.bytes;
         mem.kv = p.kv;
         mem.draft = p.draft;
         mem.state = p.state;

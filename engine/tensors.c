@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tensors of an image on a device. On the CPU they are the image's mapped
- * bytes, with no copy; elsewhere each is uploaded once, in one allocation.
+ * bytes, with no copy; elsewhere what the plan gives to the device is uploaded
+ * into one allocation, and the rest is read where it is mapped.
  */
 #include "engine/tensors.h"
 
@@ -10,59 +11,95 @@
 
 #include "base/alloc.h"
 #include "engine/model.h"
+#include "kernels/mixed.h"
 
 #define SLAB ((size_t)64 << 10) /* own vectors are small: take memory for many at once */
 
 struct own {
         struct own *next;
-        void *mem;
+        void *mem;            /* the device's; of a dry run: ours */
+        uint8_t *host;        /* the same bytes, where the host computes too */
         size_t used, size;
 };
 
 struct tensors {
         const struct eng_image *im;
         struct k_dev *dev;
-        const uint8_t *base;  /* device address of the image's data region */
-        void *mem;            /* what to free: NULL when mapped */
+        struct place place;   /* 'of' NULL: all where it is mapped */
+        uint8_t *mem;         /* the device's allocation, or NULL */
+        struct upload up;
+        bool dry, mixed;
         struct own *own;
         uint64_t own_bytes;
 };
 
-int tensors_open(struct eng_device *d, const struct eng_image *im, struct tensors **ret, struct h_error *err) {
-        const struct k_ops *ops = d->k->ops;
-        uint64_t bytes = im->header->bytes - im->header->data_off;
+static int no_memory(struct k_dev *dev, uint64_t bytes, struct h_error *err) {
+        struct k_mem_info info = { 0 };
+
+        (void)dev->ops->mem_info(dev, &info);
+        return h_error_counts(err, HEARTH_E_model_no_memory, bytes, info.free_now,
+                              "the weights need %llu bytes of device memory, %llu are free", (unsigned long long)bytes,
+                              (unsigned long long)info.free_now);
+}
+
+/* The host's device must find what lies in the main one's memory: vectors there, everything else where it is mapped. */
+static int map_all(struct tensors *t) {
+        const struct eng_image *im = t->im;
+        int r = k_mixed_map(t->dev, im->map, im->map, im->map_bytes);
+
+        t->mixed = r == 0;
+        for (uint32_t i = 0; r == 0 && t->mem && i < im->header->n_tensors; i++)
+                if (t->place.of[i] == K_PLACE_DEVICE && im->rows[i].type == K_F32)
+                        r = k_mixed_map(t->dev, t->mem + t->place.at[i], im->map + im->rows[i].offset, im->rows[i].bytes);
+        return r;
+}
+
+static void unmap_all(struct tensors *t) {
+        const struct eng_image *im = t->im;
+
+        if (!t->mixed)
+                return;
+        k_mixed_unmap(t->dev, im->map);
+        for (uint32_t i = 0; t->mem && i < im->header->n_tensors; i++)
+                if (t->place.of[i] == K_PLACE_DEVICE && im->rows[i].type == K_F32)
+                        k_mixed_unmap(t->dev, t->mem + t->place.at[i]);
+}
+
+static int to_device(struct tensors *t, const struct tensors_how *how, struct h_error *err) {
+        struct upload_args a = { .dev = t->dev, .im = t->im, .place = &t->place, .progress = how->progress, .ud = how->ud };
+
+        a.mem = t->mem = t->dev->ops->mem_alloc(t->dev, t->place.device_bytes);
+        if (!t->mem)
+                return no_memory(t->dev, t->place.device_bytes, err);
+        return upload_run(&a, &t->up, err);
+}
+
+int tensors_open(struct eng_device *d, const struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
+                 struct h_error *err) {
         struct tensors *t;
-        int r;
+        int r = 0;
 
         if (im->header->backend != d->o.backend)
                 return h_error_set(err, HEARTH_E_bad_request, "the image was packed for another backend than %s",
-                                   ops->name);
+                                   d->k->ops->name);
         t = h_new0(struct tensors, 1);
         if (!t)
                 return h_error_from_errno(err, -ENOMEM, "opening a model");
         t->im = im;
         t->dev = d->k;
-        t->base = im->map + im->header->data_off;
-        if (d->o.backend == ENG_CPU) {
-                *ret = t;
-                return 0;
+        t->dry = how->dry;
+        if (how->place) {
+                t->place = *how->place;
+                *how->place = (struct place){ 0 };
         }
-        t->mem = ops->mem_alloc(d->k, bytes);
-        if (!t->mem) {
-                struct k_mem_info info = { 0 };
-                (void)ops->mem_info(d->k, &info);
-                free(t);
-                return h_error_counts(err, HEARTH_E_model_no_memory, bytes, info.free_now,
-                                      "the weights need %llu bytes of device memory, %llu are free",
-                                      (unsigned long long)bytes, (unsigned long long)info.free_now);
-        }
-        r = ops->upload(d->k, t->mem, t->base, bytes);
+        if (!t->dry && d->o.backend != ENG_CPU)
+                r = to_device(t, how, err);
+        if (r >= 0 && !t->dry && t->dev->mixed && t->place.host_bytes)
+                r = map_all(t);
         if (r < 0) {
-                ops->mem_free(d->k, t->mem);
-                free(t);
-                return h_error_set(err, HEARTH_E_device_lost, "uploading the weights: %s", ops->last_error(d->k));
+                tensors_close(t);
+                return h_error_from_errno(err, r, "opening a model");
         }
-        t->base = t->mem;
         *ret = t;
         return 0;
 }
@@ -70,14 +107,24 @@ int tensors_open(struct eng_device *d, const struct eng_image *im, struct tensor
 struct tensors *tensors_close(struct tensors *t) {
         if (!t)
                 return NULL;
+        unmap_all(t);
         while (t->own) {
                 struct own *o = t->own;
                 t->own = o->next;
-                t->dev->ops->mem_free(t->dev, o->mem);
+                if (o->host && t->mixed)
+                        k_mixed_unmap(t->dev, o->mem);
+                if (t->dry)
+                        free(o->mem);
+                else
+                        t->dev->ops->mem_free(t->dev, o->mem);
+                free(o->host);
                 free(o);
         }
         if (t->mem)
                 t->dev->ops->mem_free(t->dev, t->mem);
+        if (t->up.pinned)
+                upload_free(&t->up);
+        place_free(&t->place);
         free(t);
         return NULL;
 }
@@ -86,8 +133,20 @@ uint64_t tensors_own_bytes(const struct tensors *t) {
         return t->own_bytes;
 }
 
+const struct place *tensors_place(const struct tensors *t) {
+        return &t->place;
+}
+
+const struct upload *tensors_upload(const struct tensors *t) {
+        return &t->up;
+}
+
+static enum k_place place_of(const struct tensors *t, const struct image_row *r) {
+        return t->place.of && !t->dry ? t->place.of[r - t->im->rows] : K_PLACE_DEVICE;
+}
+
 static const void *device_address(const struct tensors *t, const struct image_row *r) {
-        return t->base + (r->offset - t->im->header->data_off);
+        return t->mem && place_of(t, r) == K_PLACE_DEVICE ? t->mem + t->place.at[r - t->im->rows] : t->im->map + r->offset;
 }
 
 /* The row of a formatted name; the name stays in buf for messages. */
@@ -158,7 +217,7 @@ int tensors_matrix(struct tensors *t, enum tensor_need need, uint32_t rows, uint
         w = (struct k_weight){
                 .type = (enum k_type)r->type, .layout = (enum k_layout)r->layout, .rows = (uint32_t)got_rows,
                 .cols = (uint32_t)got_cols, .n_expert = n_expert, .expert_stride = r->stride,
-                .data = device_address(t, r),
+                .data = device_address(t, r), .place = place_of(t, r),
         };
         e = find_scale(t, name, n_expert, &w, err);
         if (e < 0)
@@ -229,6 +288,44 @@ bool tensors_shape(struct tensors *t, uint64_t ret_dim[4], const char *fmt, ...)
         return r != NULL;
 }
 
+static struct own *new_slab(struct tensors *t, size_t bytes) {
+        struct own *o = h_new0(struct own, 1);
+
+        if (!o)
+                return NULL;
+        o->size = MAX(bytes, SLAB);
+        o->mem = t->dry ? h_malloc(o->size) : t->dev->ops->mem_alloc(t->dev, o->size);
+        if (o->mem && t->mixed) {
+                o->host = h_malloc(o->size);
+                if (!o->host || k_mixed_map(t->dev, o->mem, o->host, o->size) < 0) {
+                        t->dev->ops->mem_free(t->dev, o->mem);
+                        o->mem = NULL;
+                        free(o->host);
+                }
+        }
+        if (!o->mem) {
+                free(o);
+                return NULL;
+        }
+        o->next = t->own;
+        t->own = o;
+        t->own_bytes += o->size;
+        return o;
+}
+
+/* Another thread may be in the middle of a step: only what may be called beside one. */
+static int put(struct tensors *t, void *dst, const void *src, size_t bytes) {
+        const struct k_ops *ops = t->dev->ops;
+        int r;
+
+        if (t->dry || !ops->load) {
+                memcpy(dst, src, bytes);
+                return 0;
+        }
+        r = ops->load(t->dev, dst, src, bytes);
+        return r < 0 ? r : ops->load_wait(t->dev);
+}
+
 int tensors_own(struct tensors *t, const float *values, uint64_t n, const float **ret, struct h_error *err) {
         struct own *o = t->own;
         size_t bytes;
@@ -237,24 +334,16 @@ int tensors_own(struct tensors *t, const float *values, uint64_t n, const float 
 
         if (!size_mul(n, sizeof(float), &bytes) || !size_align(bytes, 256, &bytes))
                 return h_error_from_errno(err, -EOVERFLOW, "a vector of the model");
-        if (!o || bytes > o->size - o->used) {
-                o = h_new0(struct own, 1);
-                if (!o)
-                        return h_error_from_errno(err, -ENOMEM, "a vector of the model");
-                o->size = MAX(bytes, SLAB);
-                o->mem = t->dev->ops->mem_alloc(t->dev, o->size);
-                if (!o->mem) {
-                        free(o);
-                        return h_error_from_errno(err, -ENOMEM, "a vector of the model");
-                }
-                o->next = t->own;
-                t->own = o;
-                t->own_bytes += o->size;
-        }
+        if (!o || bytes > o->size - o->used)
+                o = new_slab(t, bytes);
+        if (!o)
+                return h_error_from_errno(err, -ENOMEM, "a vector of the model");
         at = (uint8_t *)o->mem + o->used;
-        r = t->dev->ops->upload(t->dev, at, values, n * sizeof(float));
+        r = put(t, at, values, n * sizeof(float));
         if (r < 0)
-                return h_error_set(err, HEARTH_E_device_lost, "uploading a vector: %s", t->dev->ops->last_error(t->dev));
+                return h_error_set(err, HEARTH_E_device_lost, "uploading a vector: %s", t->dev->ops->load_error(t->dev));
+        if (o->host)
+                memcpy(o->host + o->used, values, n * sizeof(float));
         o->used += bytes;
         *ret = at;
         return 0;

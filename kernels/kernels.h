@@ -31,6 +31,17 @@ extern "C" {
 
 struct k_dev;
 
+/*
+ * Where a matrix lies and who multiplies with it. Whatever the place, 'data' is an address that the device can read.
+ * Prompt rows (P) of a matrix outside the device's memory are computed by the device: the matrix passes through its
+ * ring (stream_reserve), or is read in place without one.
+ */
+enum k_place {
+        K_PLACE_DEVICE, /* the device's own memory */
+        K_PLACE_READ,   /* host memory, read in place by the device */
+        K_PLACE_HOST,   /* host memory; products of D rows are the host processor's (kernels/mixed.h) */
+};
+
 struct k_weight {
         enum k_type type;
         enum k_layout layout;
@@ -39,6 +50,7 @@ struct k_weight {
         size_t expert_stride;
         const void *data;      /* device address; NULL: absent */
         const float *scale;    /* optional, [1] or [n_expert]: multiplies the product (".scale" tensors) */
+        enum k_place place;
 };
 static inline bool k_weight_present(const struct k_weight *w) { return w && w->data; }
 /* One of the stacked matrices as a plain one. */
@@ -281,7 +293,27 @@ struct k_altup_args {
         uint32_t n;
 };
 
-struct k_mem_info { size_t total, free_now; };
+ * The device's memory. free_now: what could still be taken, within the budget. ours: all that this process holds, the
+ * context included (0: not known). others: what other programs hold. Host backends fill total and free_now only.
+ */
+struct k_mem_info { size_t total, free_now, budget, ours, others, fixed; };
+
+/* Work of the host in the middle of a step: see host_begin. */
+#define K_HOST_MAX 5
+struct k_host_copy {
+        void *dst; const void *src;  /* one of the two is host memory from host_alloc() */
+        size_t bytes, dst_stride, src_stride, rows; /* 'rows' runs of 'bytes' */
+};
+struct k_host_args {
+        struct k_host_copy in[K_HOST_MAX], out[K_HOST_MAX]; /* device to host, then fn, then host to device */
+        uint32_t n_in, n_out;
+        int (*fn)(void *ud, const void *arg); /* on a thread of the backend's; it must not call the device */
+        void *ud;
+        const void *arg; size_t arg_bytes;    /* copied */
+};
+
+/* Registered host memory is cut at multiples of this address; a piece is registered as a whole. */
+#define K_PIN_PIECE ((size_t)64 << 20)
 
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
@@ -322,11 +354,37 @@ struct k_ops {
         int (*moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
         int (*elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
         int (*altup)(struct k_dev *, const struct k_batch *, const struct k_altup_args *); /* NULL: models that need it are refused */
+
+        /*
+         * Filling the device while another thread runs its steps: these may be called beside everything above, by one
+         * thread at a time. NULL in backends whose memory is the host's.
+         * pin: makes host memory (read-only is enough) readable by the device at *ret_dev and fast to copy from; not
+         * across a multiple of K_PIN_PIECE. unpin: the same range, before it is unmapped, when no step can read it.
+         * load: begins a copy into device memory; load_wait: all copies begun are done. load_error: why one failed.
+         */
+        int (*pin)(struct k_dev *, const void *host, size_t bytes, const void **ret_dev);
+        void (*unpin)(struct k_dev *, const void *host);
+        int (*load)(struct k_dev *, void *dst, const void *src, size_t bytes);
+        int (*load_wait)(struct k_dev *);
+        const char *(*load_error)(struct k_dev *);
+
+        /* Memory through which matrices of other places pass on their way to prompt rows; grows only. As reserve(). */
+        int (*stream_reserve)(struct k_dev *, size_t bytes);
+
+        /*
+         * Within a batch: what host_begin describes happens after the ops before it, beside those that follow, and
+         * before those that follow host_end. One at a time. A failing fn fails the step. NULL: mixed.c can't be used.
+         */
+        void *(*host_alloc)(struct k_dev *, size_t bytes);
+        void (*host_free)(struct k_dev *, void *);
+        int (*host_begin)(struct k_dev *, const struct k_host_args *);
+        int (*host_end)(struct k_dev *);
 };
 
 /* A backend's own struct begins with this. */
 struct k_dev {
         const struct k_ops *ops;
+        struct k_mixed *mixed; /* kernels/mixed.h; NULL: none */
 };
 
 enum k_isa { K_ISA_AUTO, K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512 };

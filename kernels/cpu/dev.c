@@ -135,6 +135,24 @@ static int cpu_reserve(struct k_dev *dev, uint32_t max_rows, uint32_t max_cols, 
         return k_cpu_ops_reserve(cpu, max_rows, max_cols, n_head, n_ctx);
 }
 
+/* Here the host's work in a step is a call: device memory is host memory. */
+static void copy_runs(const struct k_host_copy *c) {
+        for (size_t i = 0; i < c->rows; i++)
+                memcpy((uint8_t *)c->dst + i * c->dst_stride, (const uint8_t *)c->src + i * c->src_stride, c->bytes);
+}
+
+static int cpu_host_begin(struct k_dev *dev, const struct k_host_args *a) {
+        int r;
+
+        (void)dev;
+        for (uint32_t i = 0; i < a->n_in; i++)
+                copy_runs(&a->in[i]);
+        r = a->fn(a->ud, a->arg);
+        for (uint32_t i = 0; i < a->n_out; i++)
+                copy_runs(&a->out[i]);
+        return r;
+}
+
 static const struct k_ops cpu_ops = {
         .name = "cpu",
         .kv_part_blocks = true,
@@ -170,6 +188,10 @@ static const struct k_ops cpu_ops = {
         .moe = k_cpu_moe,
         .elem = k_cpu_elem,
         .altup = k_cpu_altup,
+        .host_alloc = cpu_mem_alloc,
+        .host_free = cpu_mem_free,
+        .host_begin = cpu_host_begin,
+        .host_end = cpu_sync,
 };
 
 const struct k_ops *k_cpu_ops(void) {

@@ -19,6 +19,7 @@
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -68,7 +69,7 @@ struct dbatch { /* step data on the device */
 /* ---- device ---------------------------------------------------------------- */
 enum cmd_kind : uint32_t {
         CMD_BATCH, CMD_EMBED, CMD_NORM, CMD_LINEAR, CMD_HEAD_LINEAR, CMD_GLU, CMD_QKV, CMD_ATTENTION, CMD_DELTA,
-        CMD_SHORTCONV, CMD_MOE, CMD_ELEM,
+        CMD_SHORTCONV, CMD_MOE, CMD_ELEM, CMD_HOST, CMD_HOST_END,
 };
 
 struct cmd_head {
@@ -86,6 +87,41 @@ struct graph_entry {
 struct rope_entry {
         uint64_t hash;
         struct k_rope_params p;
+};
+
+/* Memory that was taken with mem_alloc(). */
+struct cuda_block {
+        struct cuda_block *next;
+        void *p;
+        size_t bytes;
+};
+
+enum { CUDA_LOADS = 3, CUDA_RING_ITEMS = 64 };
+
+struct cuda_memory { /* memory.cu */
+        pthread_mutex_t lock; /* of blocks and used */
+        struct cuda_block *blocks;
+        size_t budget, fixed, used; /* budget 0: none */
+        cudaStream_t stream;        /* loading */
+        cudaEvent_t done[CUDA_LOADS];
+        uint32_t turn;
+        char error[200];
+};
+
+struct ring_item {
+        size_t at, bytes;
+        bool direct; /* too large: read in place */
+};
+
+struct cuda_ring { /* stream.cu */
+        uint8_t *mem;
+        size_t bytes, at;
+        cudaStream_t stream;
+        struct ring_item item[CUDA_RING_ITEMS];
+        cudaEvent_t in[CUDA_RING_ITEMS], out[CUDA_RING_ITEMS];
+        uint64_t first, entered, next; /* [first, entered) are being read, [entered, next) on their way */
+        size_t scan;                   /* command looked at next, and its matrix */
+        uint32_t scan_weight;
 };
 
 struct cuda_dev {
@@ -107,6 +143,7 @@ struct cuda_dev {
         size_t arena_bytes, arena_used;
         bool recording;
         bool stage_dirty;
+        bool has_host, has_ring; /* among the commands recorded */
         struct dbatch batch;
         struct graph_entry graph[CUDA_MAX_GRAPH];
         uint64_t clock, n_graph_hit, n_graph_miss, n_eager;
@@ -125,6 +162,12 @@ struct cuda_dev {
         size_t s_dequant_bytes;
         uint32_t max_rows, max_cols;
         void *tma_encode; /* cuTensorMapEncodeTiled */
+
+        struct cuda_memory mem;
+        struct cuda_ring ring;
+        cudaStream_t side; /* host.cu */
+        cudaEvent_t side_fork, side_join;
+        int side_failed;
 };
 
 static inline struct cuda_dev *cuda_dev_of(struct k_dev *d) { return (struct cuda_dev *)d; }
@@ -154,6 +197,26 @@ extern const struct k_ops cuda_ops_table;
 /* Copies host data into this step's staging; *ret_dev is where the device will see it. */
 int cuda_stage(struct cuda_dev *d, const void *src, size_t bytes, const void **ret_dev);
 int cuda_rope(struct cuda_dev *d, const struct k_rope_params *p, const double **ret_freq, float *ret_mscale);
+/* Appends a zeroed command; NULL: the device failed. After it is filled: cuda_cmd_done(). */
+void *cuda_cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes);
+int cuda_cmd_done(struct cuda_dev *d);
+
+/* memory.cu, nvml.cu */
+int cuda_memory_init(struct cuda_dev *d);
+void cuda_memory_close(struct cuda_dev *d);
+void cuda_memory_measure(struct cuda_dev *d, uint64_t nvml_before, uint64_t nvml_after);
+bool cuda_nvml_used(int ordinal, uint64_t *ret); /* false: not to be had */
+
+/* stream.cu: cuda_ring_begin() before a step's commands run; enter and leave around a command's launches, for each of its matrices. */
+bool cuda_ring_wanted(const struct cuda_dev *d, const struct cmd_head *h);
+void cuda_ring_begin(struct cuda_dev *d);
+int cuda_ring_enter(struct cuda_dev *d, struct k_weight *w);
+int cuda_ring_leave(struct cuda_dev *d);
+void cuda_ring_close(struct cuda_dev *d);
+
+/* host.cu */
+int cuda_host_check(struct cuda_dev *d); /* after a synchronization */
+void cuda_host_close(struct cuda_dev *d);
 
 /* ---- commands (deep copies) -------------------------------------------------- */
 struct act { float *f; uint8_t *q; uint32_t cols; uint32_t image; /* q_kind: q holds the rows' images */ };
@@ -182,6 +245,13 @@ struct cmd_delta { struct k_delta_args a; struct act out; uint32_t write_image; 
 struct cmd_shortconv { struct k_shortconv_args a; struct act out; uint32_t write_image; };
 struct cmd_moe { struct k_moe_args a; struct act x; struct k_weight gate, up, down; };
 struct cmd_elem { struct k_elem_args a; const uint32_t *gather; };
+struct cmd_host { /* the function's argument follows */
+        struct k_host_copy in[K_HOST_MAX], out[K_HOST_MAX];
+        uint64_t n_in, n_out;
+        int (*fn)(void *, const void *);
+        void *ud;
+        int *failed;
+};
 
 int cuda_run_embed(struct cuda_dev *, const struct dbatch *, const struct cmd_embed *);
 int cuda_run_norm(struct cuda_dev *, const struct dbatch *, const struct cmd_norm *);
@@ -194,6 +264,8 @@ int cuda_run_delta(struct cuda_dev *, const struct dbatch *, const struct cmd_de
 int cuda_run_shortconv(struct cuda_dev *, const struct dbatch *, const struct cmd_shortconv *);
 int cuda_run_moe(struct cuda_dev *, const struct dbatch *, const struct cmd_moe *);
 int cuda_run_elem(struct cuda_dev *, const struct dbatch *, const struct cmd_elem *);
+int cuda_run_host(struct cuda_dev *, struct cmd_host *);
+int cuda_run_host_end(struct cuda_dev *);
 size_t cuda_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
 
 /* ---- products (shared by linear, head_linear and moe) --------------------------- */

@@ -72,6 +72,9 @@ static void dev_close(struct k_dev *kd) {
                 if (d->stage_host[i])
                         cudaFreeHost(d->stage_host[i]);
         }
+        cuda_host_close(d);
+        cuda_ring_close(d);
+        cuda_memory_close(d);
         cudaFree(d->stage_dev);
         cudaFree(d->rope_dev);
         cudaFree(d->scratch);
@@ -85,6 +88,9 @@ enum : size_t { STAGE_BYTES = 4 << 20, ARENA_BYTES = 4 << 20 };
 
 static int dev_init(struct cuda_dev *d) {
         CUDA_TRY(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "stream");
+        int rm = cuda_memory_init(d);
+        if (rm < 0)
+                return rm;
         d->stage_bytes = STAGE_BYTES;
         for (int i = 0; i < 2; i++) {
                 CUDA_TRY(d, cudaHostAlloc((void **)&d->stage_host[i], d->stage_bytes, cudaHostAllocDefault), "staging");
@@ -116,6 +122,7 @@ extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, c
         struct cudaDeviceProp p;
         cudaFuncAttributes fa;
         int n = 0, driver = 0, r;
+        uint64_t used_before = 0, used_after = 0;
         cudaError_t e = cudaGetDeviceCount(&n);
 
         why[0] = 0;
@@ -127,6 +134,7 @@ extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, c
                 set_why(why, "there is no GPU %d: the driver shows %d (0 to %d)", o->ordinal, n, n - 1);
                 return -ENODEV;
         }
+        bool nvml = cuda_nvml_used(o->ordinal, &used_before);
         if ((e = cudaGetDeviceProperties(&p, o->ordinal)) != cudaSuccess || (e = cudaSetDevice(o->ordinal)) != cudaSuccess) {
                 explain(e, why);
                 return -ENODEV;
@@ -152,7 +160,10 @@ extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, c
         d->smem_block = p.sharedMemPerBlockOptin;
         d->sm90 = p.major == 9 && o->variant != k_cuda_options::K_CUDA_VARIANT_PORTABLE;
         d->pdl = p.major >= 9;
+        d->mem.budget = o->vram_budget;
         r = dev_init(d);
+        if (nvml && cuda_nvml_used(o->ordinal, &used_after))
+                cuda_memory_measure(d, used_before, used_after);
         if (r < 0) {
                 set_why(why, "%s: %s", p.name, d->error[0] ? d->error : "out of memory");
                 dev_close(&d->base);
@@ -175,38 +186,6 @@ static const char *dev_last_error(struct k_dev *kd) {
         return d->error[0] ? d->error : "no error";
 }
 
-static int dev_mem_info(struct k_dev *kd, struct k_mem_info *ret) {
-        struct cuda_dev *d = cuda_dev_of(kd);
-        size_t free_now, total;
-
-        CUDA_TRY(d, cudaMemGetInfo(&free_now, &total), "memory information");
-        ret->total = total;
-        ret->free_now = free_now;
-        return 0;
-}
-
-static void *dev_mem_alloc(struct k_dev *kd, size_t bytes) {
-        struct cuda_dev *d = cuda_dev_of(kd);
-        void *p = NULL;
-        cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
-
-        if (e == cudaSuccess)
-                return p;
-        cudaGetLastError(); /* out of memory is not sticky */
-        cuda_fail(d, e, "device memory");
-        return NULL;
-}
-
-static void dev_mem_free(struct k_dev *kd, void *p) {
-        struct cuda_dev *d = cuda_dev_of(kd);
-        if (!p)
-                return;
-        cuda_flush(d);
-        cudaStreamSynchronize(d->stream);
-        cuda_graphs_drop(d); /* they may hold the address */
-        cudaFree(p);
-}
-
 static int dev_upload(struct k_dev *kd, void *dst, const void *src, size_t bytes) {
         struct cuda_dev *d = cuda_dev_of(kd);
         int r = cuda_flush(d);
@@ -224,7 +203,7 @@ static int dev_download(struct k_dev *kd, void *dst, const void *src, size_t byt
                 return r;
         CUDA_TRY(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream), "download");
         CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
-        return 0;
+        return cuda_host_check(d);
 }
 
 static int dev_zero(struct k_dev *kd, void *dst, size_t bytes) {
@@ -328,16 +307,29 @@ OP(delta)(struct k_dev *, const struct k_batch *, const struct k_delta_args *);
 OP(shortconv)(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
 OP(moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
 OP(elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
+OP(host_begin)(struct k_dev *, const struct k_host_args *);
+OP(host_end)(struct k_dev *);
 #undef OP
+extern int cuda_mem_info(struct k_dev *, struct k_mem_info *);
+extern void *cuda_mem_alloc(struct k_dev *, size_t);
+extern void cuda_mem_free(struct k_dev *, void *);
+extern int cuda_pin(struct k_dev *, const void *, size_t, const void **);
+extern void cuda_unpin(struct k_dev *, const void *);
+extern int cuda_load(struct k_dev *, void *, const void *, size_t);
+extern int cuda_load_wait(struct k_dev *);
+extern const char *cuda_load_error(struct k_dev *);
+extern int cuda_stream_reserve(struct k_dev *, size_t);
+extern void *cuda_host_alloc(struct k_dev *, size_t);
+extern void cuda_host_free(struct k_dev *, void *);
 
 const struct k_ops cuda_ops_table = {
         .name = "cuda",
         .close = dev_close,
         .describe = dev_describe,
         .last_error = dev_last_error,
-        .mem_info = dev_mem_info,
-        .mem_alloc = dev_mem_alloc,
-        .mem_free = dev_mem_free,
+        .mem_info = cuda_mem_info,
+        .mem_alloc = cuda_mem_alloc,
+        .mem_free = cuda_mem_free,
         .upload = dev_upload,
         .download = dev_download,
         .zero = dev_zero,
@@ -363,6 +355,16 @@ const struct k_ops cuda_ops_table = {
         .shortconv = cuda_op_shortconv,
         .moe = cuda_op_moe,
         .elem = cuda_op_elem,
+        .pin = cuda_pin,
+        .unpin = cuda_unpin,
+        .load = cuda_load,
+        .load_wait = cuda_load_wait,
+        .load_error = cuda_load_error,
+        .stream_reserve = cuda_stream_reserve,
+        .host_alloc = cuda_host_alloc,
+        .host_free = cuda_host_free,
+        .host_begin = cuda_op_host_begin,
+        .host_end = cuda_op_host_end,
 };
 
 extern "C" const struct k_ops *k_cuda_ops(void) { return &cuda_ops_table; }

@@ -42,31 +42,65 @@ static int stage_send(struct cuda_dev *d) {
 
 /* ---- running ------------------------------------------------------------------- */
 
+/* Matrices in host memory pass through the ring on their way to prompt rows. */
+static int run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd_head *h) {
+        const struct cmd_linear *p = (const struct cmd_linear *)(h + 1);
+        struct cmd_linear c;
+        int r;
+
+        if (!cuda_ring_wanted(d, h))
+                return cuda_run_linear(d, b, p);
+        c = *p;
+        for (uint32_t i = 0; i < c.n_out; i++)
+                if ((r = cuda_ring_enter(d, &c.out[i].w)) < 0)
+                        return r;
+        r = cuda_run_linear(d, b, &c);
+        return r < 0 ? r : cuda_ring_leave(d);
+}
+
+static int run_moe(struct cuda_dev *d, const struct dbatch *b, const struct cmd_head *h) {
+        const struct cmd_moe *p = (const struct cmd_moe *)(h + 1);
+        struct cmd_moe c;
+        int r;
+
+        if (!cuda_ring_wanted(d, h))
+                return cuda_run_moe(d, b, p);
+        c = *p;
+        if ((r = cuda_ring_enter(d, &c.gate)) < 0 || (r = cuda_ring_enter(d, &c.up)) < 0 || (r = cuda_ring_enter(d, &c.down)) < 0 ||
+            (r = cuda_run_moe(d, b, &c)) < 0)
+                return r;
+        return cuda_ring_leave(d);
+}
+
 static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *h) {
-        const void *p = h + 1;
+        void *p = (void *)(h + 1);
         switch ((enum cmd_kind)h->kind) {
         case CMD_BATCH:
                 *b = *(const struct dbatch *)p;
                 return 0;
         case CMD_EMBED: return cuda_run_embed(d, b, (const struct cmd_embed *)p);
         case CMD_NORM: return cuda_run_norm(d, b, (const struct cmd_norm *)p);
-        case CMD_LINEAR: return cuda_run_linear(d, b, (const struct cmd_linear *)p);
+        case CMD_LINEAR: return run_linear(d, b, h);
         case CMD_HEAD_LINEAR: return cuda_run_head_linear(d, b, (const struct cmd_head_linear *)p);
         case CMD_GLU: return cuda_run_glu(d, b, (const struct cmd_glu *)p);
         case CMD_QKV: return cuda_run_qkv(d, b, (const struct cmd_qkv *)p);
         case CMD_ATTENTION: return cuda_run_attention(d, b, (const struct cmd_attention *)p);
         case CMD_DELTA: return cuda_run_delta(d, b, (const struct cmd_delta *)p);
         case CMD_SHORTCONV: return cuda_run_shortconv(d, b, (const struct cmd_shortconv *)p);
-        case CMD_MOE: return cuda_run_moe(d, b, (const struct cmd_moe *)p);
+        case CMD_MOE: return run_moe(d, b, h);
         case CMD_ELEM: return cuda_run_elem(d, b, (const struct cmd_elem *)p);
+        case CMD_HOST: return cuda_run_host(d, (struct cmd_host *)p);
+        case CMD_HOST_END: return cuda_run_host_end(d);
         }
         return -EINVAL;
 }
 
-static int run_all(struct cuda_dev *d) {
+static int run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
+        if (d->has_ring)
+                cuda_ring_begin(d);
         for (size_t at = 0; at < d->arena_used;) {
-                const struct cmd_head *h = (const struct cmd_head *)(d->arena + at);
+                const struct cmd_head *h = (const struct cmd_head *)(arena + at);
                 int r = run_one(d, &b, h);
                 if (r < 0)
                         return r;
@@ -114,7 +148,7 @@ static int graph_make(struct cuda_dev *d, struct graph_entry *g) {
         int r;
 
         CUDA_TRY(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "graph capture");
-        r = run_all(d);
+        r = run_all(d, g->arena); /* equal to ours, and it stays: host work has its arguments there */
         cudaError_t e = cudaStreamEndCapture(d->stream, &graph);
         if (r < 0 || e != cudaSuccess) {
                 if (graph)
@@ -138,7 +172,7 @@ int cuda_flush(struct cuda_dev *d) {
         r = stage_send(d);
         if (r < 0)
                 return r;
-        if (d->recording && d->batch.n <= CUDA_GRAPH_ROWS)
+        if (d->recording && d->batch.n <= CUDA_GRAPH_ROWS && !d->has_ring)
                 g = graph_find(d, &fresh);
         if (g)
                 g->used = ++d->clock;
@@ -150,14 +184,17 @@ int cuda_flush(struct cuda_dev *d) {
                 d->n_graph_hit++;
         } else {
                 d->n_eager++;
-                r = run_all(d);
+                r = run_all(d, d->arena);
+                if (r == 0 && d->has_host) /* it reads its arguments from the arena, which is about to be reused */
+                        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
         }
         d->arena_used = 0;
+        d->has_host = d->has_ring = false;
         return r;
 }
 
 /* Appends a zeroed command of 'bytes'; NULL after running a full arena fails. */
-static void *cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes) {
+void *cuda_cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes) {
         size_t all = (sizeof(struct cmd_head) + bytes + 15) & ~(size_t)15;
         if (d->lost || (d->arena_used + all > d->arena_bytes && cuda_flush(d) < 0))
                 return NULL;
@@ -168,9 +205,9 @@ static void *cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes) {
         d->arena_used += all;
         return h + 1;
 }
-#define CMD_NEW(d, kind, type) ((struct type *)cmd_new((d), (kind), sizeof(struct type)))
+#define CMD_NEW(d, kind, type) ((struct type *)cuda_cmd_new((d), (kind), sizeof(struct type)))
 /* Outside a batch a command runs at once. */
-static int cmd_done(struct cuda_dev *d) { return d->recording ? 0 : cuda_flush(d); }
+int cuda_cmd_done(struct cuda_dev *d) { return d->recording ? 0 : cuda_flush(d); }
 
 /* ---- batches --------------------------------------------------------------------- */
 
@@ -301,6 +338,7 @@ static struct k_weight weight_of(const struct k_weight *w) {
                 r.expert_stride = w->expert_stride;
                 r.data = w->data;
                 r.scale = w->scale;
+                r.place = w->place;
         }
         return r;
 }
@@ -317,7 +355,7 @@ int cuda_op_embed(struct k_dev *kd, const struct k_batch *kb, const struct k_emb
         c->n = kb->n;
         a->out->q_kind = 0;
         c->out = act_of(a->out);
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_norm(struct k_dev *kd, const struct k_batch *kb, const struct k_norm_args *a) {
@@ -361,7 +399,7 @@ int cuda_op_norm(struct k_dev *kd, const struct k_batch *kb, const struct k_norm
                         a->out->q_kind = 0;
                 c->out = act_of(a->out);
         }
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_linear_args *a) {
@@ -406,7 +444,8 @@ int cuda_op_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_li
                 c->out[i].y = a->out[i].y;
                 c->out[i].y_stride = a->out[i].y_stride;
         }
-        return cmd_done(d);
+        d->has_ring |= cuda_ring_wanted(d, (const struct cmd_head *)c - 1);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_head_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_head_linear_args *a) {
@@ -424,7 +463,7 @@ int cuda_op_head_linear(struct k_dev *kd, const struct k_batch *kb, const struct
         c->a.n = a->n;
         c->a.n_d = a->n_d;
         c->w = weight_of(a->w);
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_glu(struct k_dev *kd, const struct k_batch *kb, const struct k_glu_args *a) {
@@ -443,7 +482,7 @@ int cuda_op_glu(struct k_dev *kd, const struct k_batch *kb, const struct k_glu_a
         c->n_d = MIN(kb->n_d, a->n);
         c->write_image = image_wanted(d, a->out, c->n_d);
         c->out = act_of(a->out);
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 static struct k_kv kv_of(const struct k_kv *kv) {
@@ -502,7 +541,7 @@ int cuda_op_qkv(struct k_dev *kd, const struct k_batch *kb, const struct k_qkv_a
                 c->rope_kind = a->rope->kind;
                 c->n_dims = a->rope->n_dims;
         }
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_attention(struct k_dev *kd, const struct k_batch *kb, const struct k_attention_args *a) {
@@ -525,7 +564,7 @@ int cuda_op_attention(struct k_dev *kd, const struct k_batch *kb, const struct k
         c->kv = kv_of(a->kv);
         c->write_image = image_wanted(d, a->out, kb->n_d);
         c->out = act_of(a->out);
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_delta(struct k_dev *kd, const struct k_batch *kb, const struct k_delta_args *a) {
@@ -556,7 +595,7 @@ int cuda_op_delta(struct k_dev *kd, const struct k_batch *kb, const struct k_del
         c->a.state = a->state;
         c->write_image = image_wanted(d, a->out, kb->n_d);
         c->out = act_of(a->out);
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_shortconv(struct k_dev *kd, const struct k_batch *kb, const struct k_shortconv_args *a) {
@@ -572,7 +611,7 @@ int cuda_op_shortconv(struct k_dev *kd, const struct k_batch *kb, const struct k
         c->a.conv_state = a->conv_state;
         c->write_image = image_wanted(d, a->out, kb->n_d);
         c->out = act_of(a->out);
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_moe(struct k_dev *kd, const struct k_batch *kb, const struct k_moe_args *a) {
@@ -609,7 +648,8 @@ int cuda_op_moe(struct k_dev *kd, const struct k_batch *kb, const struct k_moe_a
         c->gate = weight_of(a->gate);
         c->up = weight_of(a->up);
         c->down = weight_of(a->down);
-        return cmd_done(d);
+        d->has_ring |= cuda_ring_wanted(d, (const struct cmd_head *)c - 1);
+        return cuda_cmd_done(d);
 }
 
 int cuda_op_elem(struct k_dev *kd, const struct k_batch *kb, const struct k_elem_args *a) {
@@ -633,7 +673,7 @@ int cuda_op_elem(struct k_dev *kd, const struct k_batch *kb, const struct k_elem
                         return r;
                 c->gather = (const uint32_t *)p;
         }
-        return cmd_done(d);
+        return cuda_cmd_done(d);
 }
 
 /* ---- rope tables -------------------------------------------------------------------- */

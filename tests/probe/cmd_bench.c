@@ -114,6 +114,20 @@ static int run(struct bench *b, double *ret_prefill, double *ret_decode) {
         return r;
 }
 
+/* Where the weights are, if not all are where the device computes. */
+static void report_place(const struct probe *p) {
+        struct eng_placement pl;
+
+        eng_model_placement(p->model, &pl);
+        if (pl.upload_us)
+                printf("upload %.2f GB in %.3f s, of which pinning %.3f s: %.1f GB/s\n", (double)pl.device_bytes / 1e9,
+                       (double)pl.upload_us / 1e6, (double)pl.pin_us / 1e6, (double)pl.device_bytes / 1e3 / (double)pl.upload_us);
+        if (pl.host_bytes)
+                printf("%u of %u layers on the device; weights: %.2f GB on the device, %.2f GB in host memory (%s), ring %.2f GB\n",
+                       pl.n_device, pl.n_layer, (double)pl.device_bytes / 1e9, (double)pl.host_bytes / 1e9,
+                       pl.host_computes ? "generated tokens: the processor" : "read in place", (double)pl.ring_bytes / 1e9);
+}
+
 static void report(const struct options *o, struct probe *p, const struct eng_memory *mem, double pre, double dec) {
         const struct eng_model_info *info = eng_model_info(p->model);
 
@@ -129,6 +143,8 @@ static void report(const struct options *o, struct probe *p, const struct eng_me
                        "load %.2f s, peak %.1f MB, planned %.1f MB\n", info->name, info->type,
                        eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, dec,
                        p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6);
+        if (!o->json)
+                report_place(p);
 }
 
 int cmd_bench(const struct options *o) {
@@ -141,7 +157,7 @@ int cmd_bench(const struct options *o) {
         double pre = 0, dec = 0;
         int r;
 
-        r = probe_open(o, &p);
+        r = probe_open_for(o, &l, &p);
         if (r)
                 return r;
         n_vocab = eng_model_info(p.model)->n_vocab;

@@ -25,6 +25,8 @@ static int usage(void) {
                 fprintf(stderr, "  %-11s %s\n", commands[i].name, commands[i].usage);
         fprintf(stderr, "\nwith a model: [--backend cpu|cuda] [--kv f32|f16|bf16|q8_0|q4_0] [--threads N] [--exact]\n"
                 "  [--variant auto|scalar|portable|avx2|avx512] [--chunk N] [--ctx N]\n"
+                "  [--vram-budget BYTES[MG]] [--gpu-layers N] [--rest auto|host|device]: what of the model is in device memory, and\n"
+                "  who computes generated tokens' products with the rest\n"
                 "--tokens @FILE reads the ids from a file; --prompt N: ids after the first N are fed one at a time as "
                 "generated tokens.\n");
         return 64;
@@ -54,10 +56,26 @@ static int choice(const char *text, const char *const *names, int *ret) {
         return 64;
 }
 
-enum { BACKEND = 1000, KV, FIRST_STRING, FIRST_NUMBER = 2000, FIRST_FLAG = 3000 };
+/* "16G", "512M", "1000000" */
+static int bytes(const char *text, uint64_t *ret) {
+        char *end;
+        unsigned long long v = strtoull(text, &end, 10);
+        unsigned shift = *end == 'G' ? 30 : *end == 'M' ? 20 : 0;
+
+        end += shift != 0;
+        if (*text == 0 || *end != 0 || v > UINT64_MAX >> shift) {
+                fprintf(stderr, "hearth-probe: \"%s\" is no number of bytes (16G, 512M)\n", text);
+                return 64;
+        }
+        *ret = (uint64_t)v << shift;
+        return 0;
+}
+
+enum { BACKEND = 1000, KV, REST, VRAM_BUDGET, GPU_LAYERS, FIRST_STRING, FIRST_NUMBER = 2000, FIRST_FLAG = 3000 };
 
 static int parse(int argc, char **argv, struct options *o) {
         static const char *const backends[] = { "cpu", "cuda", NULL };
+        static const char *const rests[] = { "auto", "host", "device", NULL }; /* enum eng_rest */
         static const char *const kvs[] = { "f16", "f32", "bf16", "q8_0", "q4_0", NULL }; /* enum eng_kv_type */
         struct { const char *name; const char **at; } strings[] = {
                 { "model", &o->model }, { "tokens", &o->tokens }, { "positions", &o->positions }, { "out", &o->out },
@@ -74,10 +92,13 @@ static int parse(int argc, char **argv, struct options *o) {
                 { "exact", &o->exact }, { "no-special", &o->no_special }, { "json", &o->json },
                 { "normalize", &o->normalize },
         };
-        struct option longs[ELEMENTSOF(strings) + ELEMENTSOF(numbers) + ELEMENTSOF(flags) + 3] = {
+        struct option longs[ELEMENTSOF(strings) + ELEMENTSOF(numbers) + ELEMENTSOF(flags) + 6] = {
                 { "backend", required_argument, NULL, BACKEND }, { "kv", required_argument, NULL, KV },
+                { "rest", required_argument, NULL, REST }, { "vram-budget", required_argument, NULL, VRAM_BUDGET },
+                { "gpu-layers", required_argument, NULL, GPU_LAYERS },
         };
-        size_t n = 2;
+        uint32_t layers;
+        size_t n = 5;
         int k, v, r = 0;
 
         for (size_t i = 0; i < ELEMENTSOF(strings); i++)
@@ -95,6 +116,17 @@ static int parse(int argc, char **argv, struct options *o) {
                 } else if (k == KV) {
                         r = choice(optarg, kvs, &v);
                         o->kv = r ? o->kv : (enum eng_kv_type)v;
+                } else if (k == REST) {
+                        r = choice(optarg, rests, &v);
+                        o->rest = r ? o->rest : (enum eng_rest)v;
+                        o->placed = true;
+                } else if (k == VRAM_BUDGET) {
+                        r = bytes(optarg, &o->vram_budget);
+                        o->placed = true;
+                } else if (k == GPU_LAYERS) {
+                        r = number(optarg, &layers);
+                        o->gpu_layers = r ? -1 : (int32_t)MIN(layers, 100000u);
+                        o->placed = true;
                 } else if (k >= FIRST_FLAG)
                         *flags[k - FIRST_FLAG].at = true;
                 else if (k >= FIRST_NUMBER)
@@ -108,7 +140,7 @@ static int parse(int argc, char **argv, struct options *o) {
 }
 
 int main(int argc, char **argv) {
-        struct options o = { .n = 32, .window = 1024, .prefill = 512, .decode = 128, .batch = 1, .repeat = 3 };
+        struct options o = { .gpu_layers = -1, .n = 32, .window = 1024, .prefill = 512, .decode = 128, .batch = 1, .repeat = 3 };
 
         for (size_t i = 0; argc > 1 && i < ELEMENTSOF(commands); i++)
                 if (strcmp(argv[1], commands[i].name) == 0) {

@@ -68,8 +68,13 @@ static int fill(const struct options *o, struct probe *p, struct h_error *err) {
 }
 
 int probe_open(const struct options *o, struct probe *p) {
+        return probe_open_for(o, NULL, p);
+}
+
+int probe_open_for(const struct options *o, const struct eng_limits *l, struct probe *p) {
         struct eng_device_options d = { .backend = o->backend, .threads = o->threads, .exact = o->exact,
-                                        .variant = o->variant };
+                                        .variant = o->variant, .vram_budget = o->vram_budget };
+        struct eng_load load = { .limits = l, .gpu_layers = o->gpu_layers, .rest = o->rest };
         struct h_error err = { 0 };
         double t0 = now_seconds();
         int r;
@@ -83,7 +88,7 @@ int probe_open(const struct options *o, struct probe *p) {
         if (r >= 0)
                 r = eng_device_open(&d, &p->device, &err);
         if (r >= 0)
-                r = eng_model_open(p->device, p->image, &p->model, &err);
+                r = eng_model_load(p->device, p->image, o->placed ? &load : NULL, &p->model, &err);
         if (r < 0) {
                 r = probe_fail(&err, r);
                 probe_close(p);

@@ -21,6 +21,10 @@ struct options {
         const char *model, *tokens, *positions, *out, *in, *type, *text_file, *jsonl, *template_file, *variant;
         enum eng_backend backend;
         enum eng_kv_type kv;
+        uint64_t vram_budget;
+        int32_t gpu_layers;      /* -1: as many as fit */
+        enum eng_rest rest;
+        bool placed;             /* any of the three was given */
         uint32_t threads, chunk, n, window, n_windows, prefill, decode, depth, batch, ctx, prompt, repeat;
         bool exact, no_special, json, normalize;
 };
@@ -38,6 +42,8 @@ struct probe {
 
 /* All print their error to stderr and return nonzero (an exit status) on failure. */
 int probe_open(const struct options *o, struct probe *p);
+/* With room left for this context, as a server loads. */
+int probe_open_for(const struct options *o, const struct eng_limits *l, struct probe *p);
 /* Only a file's vocabulary: works for files without tensors. */
 int probe_open_text(const struct options *o, struct probe *p, const struct tok **ret);
 void probe_close_text(struct probe *p, const struct tok *t);

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Before a model is loaded: what its context will take is counted on a dry
+ * description of it, the rest of the budget is for weights, and the planner
+ * (place.c) divides them. Nothing is taken here but the host's compute device,
+ * once, when it is needed for the first time.
+ */
+#include "engine/context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/place.h"
+#include "kernels/mixed.h"
+
+#define GRAPH_BYTES ((uint64_t)64 << 20) /* step graphs of a context: measured below that for 80 layers */
+
+static int add(uint64_t *acc, uint64_t v) {
+        return __builtin_add_overflow(*acc, v, acc) ? -EOVERFLOW : 0;
+}
+
+/* Device memory that the model will need besides its weights. */
+static int count_rest(struct eng_model *m, const struct eng_load *l, uint64_t *ret, struct h_error *err) {
+        struct tensors_how how = { .dry = true };
+        struct context_plan p = { 0 };
+        uint64_t n = GRAPH_BYTES;
+        int r;
+
+        r = tensors_open(m->d, m->im, &how, &m->t, err);
+        if (r >= 0)
+                r = arch_describe(m->im->g, m->t, &m->desc, err);
+        if (r >= 0 && l->limits)
+                r = context_plan(m, l->limits, &p, err);
+        if (r >= 0 && (add(&n, p.kv) < 0 || add(&n, p.draft) < 0 || add(&n, p.state) < 0 || add(&n, p.forward) < 0 || add(&n, p.logits) < 0 ||
+                       add(&n, p.hidden) < 0 || add(&n, p.hidden) < 0 || add(&n, p.scratch) < 0 || add(&n, tensors_own_bytes(m->t)) < 0))
+                r = h_error_set(err, HEARTH_E_model_no_memory, "the context's size overflows");
+        m->desc = arch_desc_free(m->desc);
+        m->t = tensors_close(m->t);
+        *ret = n;
+        return r;
+}
+
+static const char *human(uint64_t n, char buf[32]) {
+        snprintf(buf, 32, n >= 1000000000 ? "%.1f GB" : "%.1f MB", n >= 1000000000 ? (double)n / 1e9 : (double)n / 1e6);
+        return buf;
+}
+
+static int refuse(const struct k_mem_info *i, uint64_t need, uint64_t room, const char *what, struct h_error *err) {
+        char a[32], b[32], c[32], d[32], e[32];
+
+        return h_error_counts(err, HEARTH_E_model_no_memory, need, room,
+                              "%s needs %s of device memory, %s are available: of a budget of %s this daemon's models and its context hold %s, "
+                              "other programs use %s of the card; fewer slots, a shorter context or a smaller KV type would fit", what,
+                              human(need, a), human(room, b), human(i->budget ? i->budget : i->total, c), human(i->ours, d), human(i->others, e));
+}
+
+/* The processor joins the device. */
+static int need_host(struct eng_device *d, struct h_error *err) {
+        struct k_cpu_options o = { .threads = d->o.threads, .exact = d->o.exact };
+        struct k_dev *cpu;
+        int r;
+
+        if (d->k->mixed)
+                return 0;
+        r = k_cpu_open(&o, &cpu);
+        if (r >= 0)
+                r = k_mixed_attach(d->k, cpu);
+        return r < 0 ? h_error_from_errno(err, r, "opening the processor beside the device") : 0;
+}
+
+int model_place(struct eng_model *m, const struct eng_load *l, struct place *ret, struct h_error *err) {
+        static const struct eng_load whole = { .gpu_layers = -1 };
+        struct place_wish w = { .room = UINT64_MAX };
+        struct k_mem_info info = { 0 };
+        uint64_t rest;
+        int r;
+
+        if (m->d->o.backend == ENG_CPU && (!l || l->gpu_layers < 0))
+                return 0;
+        w.gpu_layers = l ? l->gpu_layers : whole.gpu_layers;
+        w.rest = l && l->rest == ENG_REST_DEVICE ? K_PLACE_READ : K_PLACE_HOST;
+        if (l && l->rest == ENG_REST_AUTO && !k_cpu_planes_fast())
+                w.rest = K_PLACE_READ;
+        if (l && m->d->o.backend != ENG_CPU) {
+                r = count_rest(m, l, &rest, err);
+                if (r >= 0)
+                        r = m->d->k->ops->mem_info(m->d->k, &info);
+                if (r < 0)
+                        return r;
+                w.room = info.free_now;
+                if (l->vram_budget)
+                        w.room = MIN(w.room, l->vram_budget);
+                if (rest > w.room)
+                        return refuse(&info, rest, w.room, "the context", err);
+                w.room -= rest;
+        }
+        r = place_plan(m->im, &w, ret, err);
+        if (r >= 0 && ret->host_bytes && w.rest == K_PLACE_HOST)
+                r = need_host(m->d, err);
+        return r;
+}
+
+static void max_u32(uint32_t *v, uint32_t n) {
+        *v = MAX(*v, n);
+}
+
+/* The shapes that the host may meet. */
+static void mixed_shape(const struct eng_desc *d, struct k_mixed_shape *s) {
+        eng_forward_extent(d, &s->max_cols, &s->n_head);
+        max_u32(&s->max_out, d->n_vocab);
+        max_u32(&s->max_out, 4 * s->max_cols);
+        s->d = d->n_embd;
+        for (uint32_t i = 0; i < d->n_layer + d->n_mtp; i++) {
+                const struct eng_ffn *f = &d->layer[i].ffn;
+
+                if (!f->n_expert)
+                        continue;
+                max_u32(&s->n_expert, f->n_expert);
+                max_u32(&s->n_used, f->n_used);
+                max_u32(&s->ff, f->n_ff_exp);
+        }
+}
+
+int model_placed(struct eng_model *m, struct h_error *err) {
+        const struct place *p = tensors_place(m->t);
+        const struct upload *u = tensors_upload(m->t);
+        bool host = false;
+
+        for (uint32_t i = 0; p->of && i < m->im->header->n_tensors; i++)
+                host |= p->of[i] == K_PLACE_HOST;
+        m->placement = (struct eng_placement){
+                .n_layer = m->desc->n_layer, .n_device = p->of ? MIN(p->n_device, m->desc->n_layer) : 0,
+                .device_bytes = p->device_bytes + (m->d->o.backend != ENG_CPU ? tensors_own_bytes(m->t) : 0),
+                .host_bytes = p->host_bytes, .ring_bytes = p->ring_bytes, .pin_us = u->pin_us, .upload_us = u->all_us,
+                .host_computes = host,
+        };
+        m->ring_bytes = p->ring_bytes;
+        if (!host)
+                return 0;
+        m->mixed = h_new0(struct k_mixed_shape, 1);
+        if (!m->mixed)
+                return h_error_from_errno(err, -ENOMEM, "opening a model");
+        mixed_shape(m->desc, m->mixed);
+        return 0;
+}

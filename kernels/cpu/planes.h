@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Products with matrices as the card has them (K_LAYOUT_CUDA, kernels/cuda/layout.h), so that one copy in memory
+ * serves both. The arithmetic is linear.h's, to the bit: a layout changes no result.
+ */
+
+#include "kernels/cpu/linear.h"
+
+/* Rows [row0, row1) of a job, as k_cpu_linear_isa.rows; scratch: K_LINEAR_SCRATCH bytes. */
+void k_cpu_planes_rows(const struct k_cpu *cpu, const struct k_cpu_gemm *job, uint32_t kind, uint8_t *scratch, uint32_t row0,
+                       uint32_t row1);
+
+/* AVX-512: true if it has this type and kind and did them. */
+bool k_planes_avx512(const struct k_cpu_gemm *job, uint32_t kind, uint32_t row0, uint32_t row1);
