@@ -293,6 +293,7 @@ struct k_altup_args {
         uint32_t n;
 };
 
+/*
  * The device's memory. free_now: what could still be taken, within the budget. ours: all that this process holds, the
  * context included (0: not known). others: what other programs hold. Host backends fill total and free_now only.
  */
