@@ -156,7 +156,8 @@ static void value(struct gm_out *out, struct gm_node v, uint8_t b) {
         case '[':
                 for (size_t i = 0; i < a->n_arr && v.depth < GM_MAX_DEPTH; i++)
                         gm_push(out, &(struct gm_node){ .kind = GM_ARR, .phase = A_FIRST, .parent = v.parent,
-                                                        .depth = v.depth + 1, .ptr = a->arr[i] });
+                                                        .depth = v.depth + 1, .ptr = a->arr[i],
+                                                        .data = a->arr[i]->unique == GS_UNIQUE_TEXT ? gm_blob(out->m, "", 0) : 0 });
                 return;
         case 'n':
         case 't':
@@ -214,6 +215,11 @@ static bool some_edge(const struct dfa *d, uint32_t q, const struct ch_range *r,
         return false;
 }
 
+static void hash_char(const struct gs_string *s, struct gm_node *n, uint32_t cp) {
+        if (s->hashed)
+                n->hash = (n->hash ^ (cp + 1)) * 1099511628211u;
+}
+
 static enum gm_char string_char(struct gm_node *n, uint8_t b) {
         const struct gs_string *s = n->ptr;
         struct ch_range r[3];
@@ -232,9 +238,11 @@ static enum gm_char string_char(struct gm_node *n, uint8_t b) {
                                 return GM_STOP;
                         if (s->max != SIZE_MAX || n->data < s->min)
                                 n->data++;
+                        hash_char(s, n, r[0].lo);
                         return GM_CHAR;
                 }
                 n->q = dfa_next(s->dfa, n->q, r[0].lo);
+                hash_char(s, n, r[0].lo);
                 return n->q == DFA_DEAD ? GM_STOP : GM_CHAR;
         }
         return GM_STOP;
@@ -274,11 +282,50 @@ enum gm_char gm_char_step(const struct gm *m, struct gm_node *n, uint8_t b) {
         return n->kind == GM_STR ? string_char(n, b) : key_char(m, n, b);
 }
 
+bool gm_item_used(const struct gm *m, const struct gm_node *n) {
+        const struct gm_node *up = &m->node[n->parent];
+        const uint8_t *p = gm_blob_data(m, up->data);
+
+        for (size_t i = 0; i < m->blob[up->data].len; i += 8)
+                if (memcmp(p + i, &n->hash, 8) == 0)
+                        return true;
+        return false;
+}
+
+/* The end of an item that must differ from those before: the array remembers it. */
+static void item_ends(struct gm_out *out, const struct gm_node *n) {
+        struct gm *m = out->m;
+        struct gm_node up = m->node[n->parent];
+        size_t len = m->blob[up.data].len;
+        uint8_t *p;
+
+        if (gm_item_used(m, n))
+                return;
+        p = h_malloc(len + 8);
+        if (!p) {
+                m->error = -ENOMEM;
+                return;
+        }
+        memcpy(p, gm_blob_data(m, up.data), len);
+        memcpy(p + len, &n->hash, 8);
+        up.data = gm_blob(m, p, len + 8);
+        free(p);
+        if (up.data != GM_NONE)
+                gm_push(out, &up);
+}
+
 static void string(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs_string *s = n.ptr;
+
         switch (string_char(&n, b)) {
         case GM_STOP: return;
         case GM_CHAR: gm_push(out, &n); return;
-        case GM_QUOTE: gm_add(out, n.parent); return;
+        case GM_QUOTE:
+                if (s->hashed)
+                        item_ends(out, &n);
+                else
+                        gm_add(out, n.parent);
+                return;
         }
 }
 
@@ -363,14 +410,18 @@ static void object(struct gm_out *out, struct gm_node n, uint8_t b) {
         }
 }
 
-/* The next item; b is its first byte, 0 if it is still to come. */
-static void item(struct gm_out *out, struct gm_node n, uint8_t b) {
-        const struct gs_array *a = n.ptr;
-        struct gm_node v = { .kind = GM_VALUE, .depth = n.depth, .q = n.q < a->n_prefix ? a->prefix[n.q] : a->items };
+/* ---- arrays ---- */
 
-        /* past everything that counts, counts are alike */
-        if (a->max != SIZE_MAX || n.q < MAX(a->min, a->n_prefix))
-                n.q++;
+static size_t next_place(const struct gs_array *a, uint32_t place) {
+        /* past everything that counts, places are alike */
+        return a->max != SIZE_MAX || place < MAX(a->min, a->n_prefix) ? place + 1 : place;
+}
+
+static void item_of(struct gm_out *out, struct gm_node n, uint32_t node, uint8_t b) {
+        const struct gs_array *a = n.ptr;
+        struct gm_node v = { .kind = GM_VALUE, .depth = n.depth, .q = node };
+
+        n.q = (uint32_t)next_place(a, n.q);
         n.phase = A_AFTER;
         n.ws = n.lines = 0;
         v.parent = gm_intern(out->m, &n);
@@ -382,6 +433,50 @@ static void item(struct gm_out *out, struct gm_node n, uint8_t b) {
                 gm_push(out, &v);
 }
 
+/* The next item; b is its first byte, 0 if it is still to come. */
+static void item(struct gm_out *out, struct gm_node n, uint8_t b) {
+        const struct gs *g = &out->m->g->schema;
+        const struct gs_array *a = n.ptr;
+        size_t which = gs_item(a, n.q), next = next_place(a, n.q);
+        uint64_t used = n.hash;
+
+        if (a->unique == GS_UNIQUE_FEW) {
+                for (size_t i = 0; i < a->n_value; i++)
+                        if (!(used >> i & 1)) {
+                                n.hash = used | UINT64_C(1) << i;
+                                item_of(out, n, a->value[i], b);
+                        }
+        } else if (a->unique == GS_UNIQUE_TEXT) {
+                item_of(out, n, a->value[0], b);
+        } else if (a->has_contains) {
+                uint32_t count = n.data, more = (uint32_t)(a->c_max == SIZE_MAX ? MIN(count + 1, a->n_count - 1) : count + 1);
+                if (g->node[a->hit[which]]->nonempty && gs_array_may(a, next, more)) {
+                        n.data = more;
+                        item_of(out, n, a->hit[which], b);
+                }
+                if (g->node[a->miss[which]]->nonempty && gs_array_may(a, next, count)) {
+                        n.data = count;
+                        item_of(out, n, a->miss[which], b);
+                }
+        } else {
+                item_of(out, n, which < a->n_prefix ? a->prefix[which] : a->items, b);
+        }
+}
+
+static bool may_end(const struct gs_array *a, const struct gm_node *n) {
+        return n->q >= a->min && (!a->has_contains || (n->data >= a->c_min && n->data <= a->c_max));
+}
+
+static bool may_go_on(const struct gs *g, const struct gs_array *a, const struct gm_node *n) {
+        size_t which = gs_item(a, n->q), next = next_place(a, n->q);
+        uint32_t more = (uint32_t)(a->c_max == SIZE_MAX ? MIN(n->data + 1, a->n_count - 1) : n->data + 1);
+
+        if (n->q >= a->max)
+                return false;
+        return !a->has_contains || (g->node[a->hit[which]]->nonempty && gs_array_may(a, next, more)) ||
+               (g->node[a->miss[which]]->nonempty && gs_array_may(a, next, n->data));
+}
+
 static void array(struct gm_out *out, struct gm_node n, uint8_t b) {
         const struct gs_array *a = n.ptr;
 
@@ -390,12 +485,12 @@ static void array(struct gm_out *out, struct gm_node n, uint8_t b) {
                 return;
         }
         if (b == ']') {
-                if (n.phase == A_FIRST ? a->min == 0 : n.q >= a->min)
+                if (may_end(a, &n))
                         gm_add(out, n.parent);
         } else if (n.phase == A_FIRST) {
                 if (a->max > 0 && b)
                         item(out, n, b);
-        } else if (b == ',' && n.q < a->max) {
+        } else if (b == ',' && may_go_on(&out->m->g->schema, a, &n)) {
                 item(out, n, 0);
         }
 }

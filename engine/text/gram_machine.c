@@ -153,7 +153,7 @@ uint32_t gm_blob(struct gm *m, const void *p, size_t n) {
 }
 
 static bool has_blob(const struct gm_node *n) {
-        return n->kind == GM_OBJ || n->kind == GM_KEY || (n->kind == GM_NUM && !((const struct gs_number *)n->ptr)->free);
+        return n->kind == GM_OBJ || n->kind == GM_KEY || (n->kind == GM_ARR && ((const struct gs_array *)n->ptr)->unique == GS_UNIQUE_TEXT) || (n->kind == GM_NUM && !((const struct gs_number *)n->ptr)->free);
 }
 
 int gm_compact(struct gm *m, uint32_t *id, size_t n) {

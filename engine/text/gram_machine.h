@@ -88,6 +88,8 @@ enum gm_char gm_char_step(const struct gm *m, struct gm_node *n, uint8_t b);
 size_t gm_takes_any(const struct gm *m, const struct gm_node *n);
 
 void gm_json_step(struct gm_out *out, uint32_t id, uint8_t b);
+/* GS_UNIQUE_TEXT: was the text read so far an item before? */
+bool gm_item_used(const struct gm *m, const struct gm_node *n);
 void gm_nfa_add(struct gm_out *out, uint32_t state, uint32_t parent);
 void gm_nfa_step(struct gm_out *out, uint32_t id, uint8_t b);
 

@@ -127,7 +127,15 @@ static struct gs_array *meet_array(struct gs *g, const struct gs_array *a, const
         for (size_t i = 0; i < r->n_prefix; i++)
                 r->prefix[i] = gs_meet_node(g, item_node(a, i), item_node(b, i));
         r->items = gs_meet_node(g, a->items, b->items);
-        return r->min <= r->max ? r : NULL;
+        r->path = a->path;
+        r->unique = a->unique || b->unique ? GS_UNIQUE : GS_REPEAT;
+        if (a->has_contains && b->has_contains && a->contains != b->contains)
+                t_fail(g->c, "two different contains at once are not supported");
+        r->has_contains = a->has_contains || b->has_contains;
+        r->contains = a->has_contains ? a->contains : b->contains;
+        r->c_min = MAX(a->c_min, b->c_min);
+        r->c_max = MIN(a->c_max, b->c_max);
+        return r->min <= r->max && r->c_min <= r->c_max && r->c_min <= r->max ? r : NULL;
 }
 
 void gs_meet(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, struct gs_alts *ret) {
@@ -250,13 +258,6 @@ static bool object_possible(const struct gs *g, const struct gs_object *o) {
         return (open || possible >= min_count(o)) && o->n_required <= o->max;
 }
 
-static bool array_possible(const struct gs *g, const struct gs_array *a) {
-        for (size_t i = 0; i < a->min && i <= a->n_prefix; i++)
-                if (!g->node[item_node(a, i)]->nonempty)
-                        return false;
-        return true;
-}
-
 static bool possible(const struct gs *g, const struct gs_alts *a) {
         if (a->any || a->words || a->n_str || a->n_num)
                 return true;
@@ -264,7 +265,7 @@ static bool possible(const struct gs *g, const struct gs_alts *a) {
                 if (object_possible(g, a->obj[i]))
                         return true;
         for (size_t i = 0; i < a->n_arr; i++)
-                if (array_possible(g, a->arr[i]))
+                if (gs_array_possible(g, a->arr[i]))
                         return true;
         return false;
 }
@@ -331,11 +332,13 @@ void gs_prune(struct gs *g) {
                         obj[n_obj++] = a->obj[k];
                 }
                 for (size_t k = 0; k < a->n_arr; k++) {
-                        if (!array_possible(g, a->arr[k]))
+                        if (!gs_array_possible(g, a->arr[k]))
                                 continue;
-                        for (size_t q = 0; q <= a->arr[k]->n_prefix; q++)
+                        for (size_t q = 0; !a->arr[k]->unique && q <= a->arr[k]->n_prefix; q++)
                                 if (!g->node[item_node(a->arr[k], q)]->nonempty)
                                         a->arr[k]->max = MIN(a->arr[k]->max, q);
+                        if (a->arr[k]->has_contains)
+                                gs_array_table(g, a->arr[k]);
                         arr[n_arr++] = a->arr[k];
                 }
                 a->obj = obj;

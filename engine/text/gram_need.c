@@ -98,6 +98,13 @@ static uint32_t key_bytes(const char *p, size_t n) {
 }
 
 static uint32_t item_least(const struct gs *g, const struct gs_array *a, size_t i) {
+        uint32_t most = 0;
+
+        if (a->unique) { /* any of the values may be the one left; a text may have to be made different */
+                for (size_t k = 0; k < a->n_value; k++)
+                        most = MAX(most, g->node[a->value[k]]->least);
+                return gn_add(most, a->unique == GS_UNIQUE_TEXT ? 2 : 0);
+        }
         return g->node[i < a->n_prefix ? a->prefix[i] : a->items]->least;
 }
 
@@ -142,7 +149,28 @@ static uint32_t object_least(const struct gs *g, const struct gs_object *o) {
         return n + fill ? gn_add(bytes, 1) : 2; /* braces, and no comma before the first */
 }
 
+/* By place and count, as gs_array_table() does it: items with a comma each, and the bracket. */
+static uint32_t contains_least(const struct gs *g, const struct gs_array *a) {
+        for (size_t p = a->n_place; p-- > 0;)
+                for (size_t c = a->n_count; c-- > 0;) {
+                        uint32_t *at = &a->need[p * a->n_count + c];
+                        size_t more = a->c_max == SIZE_MAX ? MIN(c + 1, a->n_count - 1) : c + 1, next = MIN(p + 1, a->n_place - 1);
+                        *at = NEED_FAR;
+                        if (p >= a->min && c >= a->c_min && c <= a->c_max) {
+                                *at = 1;
+                        } else if (a->max == SIZE_MAX || p < a->max) {
+                                if (more < a->n_count && (more != c || next != p))
+                                        *at = gn_add(g->node[a->hit[gs_item(a, p)]]->least + 1, a->need[next * a->n_count + more]);
+                                if (next != p)
+                                        *at = MIN(*at, gn_add(g->node[a->miss[gs_item(a, p)]]->least + 1, a->need[next * a->n_count + c]));
+                        }
+                }
+        return a->need[0] > 1 ? a->need[0] : 2; /* no comma before the first, but the other bracket */
+}
+
 static uint32_t array_least(const struct gs *g, const struct gs_array *a) {
+        if (a->has_contains)
+                return contains_least(g, a);
         return a->min ? gn_add(items_least(g, a, 0), 1) : 2;
 }
 
@@ -170,6 +198,9 @@ void gn_schema(struct gs *g) {
                         least = MIN(least, string_least(g->c, a->str[k]));
                 for (size_t k = 0; k < a->n_num; k++)
                         least = MIN(least, gs_number_need(a->num[k], "", 0));
+                for (size_t k = 0; k < a->n_arr; k++)
+                        if (a->arr[k]->has_contains && !a->arr[k]->need)
+                                a->arr[k]->need = t_array(g->c, a->arr[k]->n_place * a->arr[k]->n_count, sizeof(uint32_t));
                 for (size_t k = 0; k < a->n_obj; k++)
                         for (size_t q = 0; q < a->obj[k]->n_cls; q++)
                                 (void)dfa_need(g->c, a->obj[k]->cls[q].keys);
@@ -310,11 +341,13 @@ static uint32_t after_string_char(void *ud, uint32_t to) {
         return ((const uint32_t *)ud)[to];
 }
 
-static uint32_t within_string(const struct gm_node *x) {
+static uint32_t within_string(const struct gm *m, const struct gm_node *x) {
         const struct gs_string *s = x->ptr;
         struct ch_range r[3];
         uint32_t bytes[3] = { 0 };
 
+        if (s->hashed && x->sub == 0 && gm_item_used(m, x))
+                return gn_add(s->dfa->any && x->data < s->min ? (uint32_t)MIN(s->min - x->data, (size_t)NEED_FAR) : 0, 3);
         if (!s->dfa->any)
                 return gn_add(x->sub ? within_char(x->sub, &s->dfa->state[x->q], after_string_char, (void *)s->dfa->need) : s->dfa->need[x->q], 1);
         for (size_t i = ch_outcomes(x->sub, r, bytes); i-- > 1;)
@@ -347,7 +380,7 @@ uint32_t gn_place(const struct gm *m, const struct gm_node *x) {
         switch ((enum gm_kind)x->kind) {
         case GM_DONE: return 0;
         case GM_VALUE: own = m->g->schema.node[x->q]->least; break;
-        case GM_STR: own = within_string(x); break;
+        case GM_STR: own = within_string(m, x); break;
         case GM_NUM:
                 own = num->free ? gs_free_need(x->q) : gs_number_need(num, gm_blob_data(m, x->data), m->blob[x->data].len);
                 break;
@@ -355,7 +388,8 @@ uint32_t gn_place(const struct gm *m, const struct gm_node *x) {
         case GM_OBJ: own = object_rest(m, x); break;
         case GM_KEY: own = within_key(m, x); break;
         case GM_ARR:
-                own = gn_add(items_least(&m->g->schema, a, x->phase == A_FIRST ? 0 : x->q), 1);
+                own = a->has_contains ? a->need[MIN(x->q, a->n_place - 1) * a->n_count + x->data]
+                                      : gn_add(items_least(&m->g->schema, a, x->phase == A_FIRST ? 0 : x->q), 1);
                 own -= x->phase == A_FIRST && own > 1; /* no comma before the first */
                 break;
         case GM_NFA: own = within_rule(m, x); break;

@@ -19,9 +19,8 @@
 #define MAX_DEPTH 200
 #define MAX_PATTERNS 6
 
-static const char *const refused[] = { "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
-        "contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
-        "extends", "disallow", "divisibleBy" };
+static const char *const refused[] = { "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "extends", "disallow",
+        "divisibleBy" };
 
 /* ---- paths ---- */
 
@@ -50,7 +49,7 @@ const char *gs_path_index(struct gs *g, const char *path, size_t i) {
 }
 
 /* Where messages point to from now on. */
-static void at(struct gs *g, const char *path, const char *key) {
+void gs_at(struct gs *g, const char *path, const char *key) {
         g->c->where = key ? gs_path(g, path, key) : *path ? path : "/";
 }
 
@@ -100,6 +99,18 @@ uint32_t gs_schema_node(struct gs *g, const json_t *schema, const char *path) {
         return node_of(g, schema, path, 0, 0);
 }
 
+uint32_t gs_not_node(struct gs *g, uint32_t a, const char *path) {
+        return a == GS_ANY_NODE ? GS_NONE_NODE : a == GS_NONE_NODE ? GS_ANY_NODE : node_of(g, NULL, path, a, GS_COMPLEMENT);
+}
+
+uint32_t gs_made_node(struct gs *g, const struct gs_alts *alts) {
+        uint32_t id = node_of(g, NULL, "", (uint32_t)g->n_node, UINT32_MAX); /* no other has this source */
+
+        g->node[id]->alts = *alts;
+        g->node[id]->status = GS_DONE;
+        return id;
+}
+
 uint32_t gs_meet_node(struct gs *g, uint32_t a, uint32_t b) {
         if (a == b || b == GS_ANY_NODE)
                 return a;
@@ -117,7 +128,7 @@ const struct gs_alts *gs_ensure(struct gs *g, uint32_t id) {
         if (n->status == GS_DONE)
                 return &n->alts;
         if (n->status == GS_BUSY) {
-                at(g, n->path, NULL);
+                gs_at(g, n->path, NULL);
                 t_fail(g->c, "the schema refers to itself without a value in between");
         }
         n->status = GS_BUSY;
@@ -125,6 +136,12 @@ const struct gs_alts *gs_ensure(struct gs *g, uint32_t id) {
                 gs_value_alts(g, n->schema, &n->alts);
         } else if (n->schema) {
                 gs_schema_alts(g, n->schema, n->path, &n->alts);
+        } else if (n->b == GS_COMPLEMENT) {
+                const char *why = NULL;
+                const struct gs_alts *a = gs_ensure(g, n->a);
+                g->c->where = n->path;
+                if (!gs_minus(g, &g->node[GS_ANY_NODE]->alts, a, &n->alts, &why))
+                        t_fail(g->c, "what it excludes can't be worked out: %s", why);
         } else {
                 const struct gs_alts *a = gs_ensure(g, n->a), *b = gs_ensure(g, n->b);
                 g->c->where = n->path;
@@ -137,13 +154,13 @@ const struct gs_alts *gs_ensure(struct gs *g, uint32_t id) {
 
 /* ---- keywords ---- */
 
-static const json_t *get(struct gs *g, const json_t *s, const char *path, const char *key) {
-        at(g, path, key);
+const json_t *gs_get(struct gs *g, const json_t *s, const char *path, const char *key) {
+        gs_at(g, path, key);
         return json_object_get(s, key);
 }
 
-static bool get_size(struct gs *g, const json_t *s, const char *path, const char *key, size_t *ret) {
-        const json_t *j = get(g, s, path, key);
+bool gs_get_size(struct gs *g, const json_t *s, const char *path, const char *key, size_t *ret) {
+        const json_t *j = gs_get(g, s, path, key);
 
         if (!j)
                 return false;
@@ -172,7 +189,7 @@ static bool to_dec(const json_t *j, struct gs_dec *ret) {
 }
 
 static bool get_dec(struct gs *g, const json_t *s, const char *path, const char *key, struct gs_dec *ret) {
-        const json_t *j = get(g, s, path, key);
+        const json_t *j = gs_get(g, s, path, key);
 
         if (!j)
                 return false;
@@ -189,21 +206,21 @@ static void number_alt(struct gs *g, const json_t *s, const char *path, bool int
 
         n.has_lo = get_dec(g, s, path, "minimum", &n.lo);
         n.has_hi = get_dec(g, s, path, "maximum", &n.hi);
-        j = get(g, s, path, "exclusiveMinimum");
+        j = gs_get(g, s, path, "exclusiveMinimum");
         if (json_is_boolean(j)) {
                 n.lo_excl = json_is_true(j);
         } else if (get_dec(g, s, path, "exclusiveMinimum", &d) && (!n.has_lo || gs_dec_cmp(&d, &n.lo) >= 0)) {
                 n.lo = d;
                 n.has_lo = n.lo_excl = true;
         }
-        j = get(g, s, path, "exclusiveMaximum");
+        j = gs_get(g, s, path, "exclusiveMaximum");
         if (json_is_boolean(j)) {
                 n.hi_excl = json_is_true(j);
         } else if (get_dec(g, s, path, "exclusiveMaximum", &d) && (!n.has_hi || gs_dec_cmp(&d, &n.hi) <= 0)) {
                 n.hi = d;
                 n.has_hi = n.hi_excl = true;
         }
-        j = get(g, s, path, "multipleOf");
+        j = gs_get(g, s, path, "multipleOf");
         if (j) {
                 double m = json_number_value(j);
                 if (!json_is_number(j) || m <= 0)
@@ -213,7 +230,7 @@ static void number_alt(struct gs *g, const json_t *s, const char *path, bool int
                 n.multiple = (int64_t)m;
                 n.integer = true;
         }
-        at(g, path, NULL);
+        gs_at(g, path, NULL);
         made = gs_number_new(g, &n);
         if (made) {
                 ret->num = t_grow(g->c, ret->num, ret->n_num, &ret->cap_num, ret->n_num + 1, sizeof(*ret->num));
@@ -227,13 +244,13 @@ static void string_alt(struct gs *g, const json_t *s, const char *path, struct g
         size_t min = 0, max = SIZE_MAX;
 
         str->dfa = dfa_any(g->c);
-        j = get(g, s, path, "pattern");
+        j = gs_get(g, s, path, "pattern");
         if (j) {
                 if (!json_is_string(j))
                         t_fail(g->c, "must be a string");
                 str->dfa = dfa_pattern(g->c, json_string_value(j), json_string_length(j));
         }
-        j = get(g, s, path, "format");
+        j = gs_get(g, s, path, "format");
         if (j) {
                 const struct dfa *f = json_is_string(j) ? dfa_format(g->c, json_string_value(j)) : NULL;
                 if (!f)
@@ -241,9 +258,9 @@ static void string_alt(struct gs *g, const json_t *s, const char *path, struct g
                                "ipv6, uri, uri-reference, json-pointer)", json_is_string(j) ? json_string_value(j) : "?");
                 str->dfa = dfa_meet(g->c, str->dfa, f);
         }
-        get_size(g, s, path, "minLength", &min);
-        get_size(g, s, path, "maxLength", &max);
-        at(g, path, max == SIZE_MAX ? "minLength" : "maxLength");
+        gs_get_size(g, s, path, "minLength", &min);
+        gs_get_size(g, s, path, "maxLength", &max);
+        gs_at(g, path, max == SIZE_MAX ? "minLength" : "maxLength");
         str->min = str->dfa->any ? min : 0;
         str->max = str->dfa->any ? max : SIZE_MAX;
         if (!str->dfa->any && (min > 0 || max != SIZE_MAX))
@@ -252,42 +269,6 @@ static void string_alt(struct gs *g, const json_t *s, const char *path, struct g
                 return;
         ret->str = t_grow(g->c, ret->str, ret->n_str, &ret->cap_str, ret->n_str + 1, sizeof(*ret->str));
         ret->str[ret->n_str++] = str;
-}
-
-/* ---- arrays ---- */
-
-static void array_alt(struct gs *g, const json_t *s, const char *path, struct gs_alts *ret) {
-        struct gs_array *a = t_alloc(g->c, sizeof(*a));
-        const json_t *items = get(g, s, path, "items"), *prefix = get(g, s, path, "prefixItems"), *rest = items, *j;
-        const char *prefix_key = "prefixItems", *rest_key = "items";
-
-        a->max = SIZE_MAX;
-        if (json_is_array(items) && !prefix) { /* before 2020-12 */
-                prefix = items;
-                prefix_key = "items";
-                rest = get(g, s, path, "additionalItems");
-                rest_key = "additionalItems";
-        }
-        if (prefix) {
-                const char *base = gs_path(g, path, prefix_key);
-                at(g, path, prefix_key);
-                if (!json_is_array(prefix))
-                        t_fail(g->c, "must be an array");
-                a->n_prefix = json_array_size(prefix);
-                a->prefix = t_array(g->c, a->n_prefix, sizeof(*a->prefix));
-                for (size_t i = 0; i < a->n_prefix; i++)
-                        a->prefix[i] = gs_schema_node(g, json_array_get(prefix, i), gs_path_index(g, base, i));
-        }
-        a->items = rest ? gs_schema_node(g, rest, gs_path(g, path, rest_key)) : GS_ANY_NODE;
-        get_size(g, s, path, "minItems", &a->min);
-        get_size(g, s, path, "maxItems", &a->max);
-        j = get(g, s, path, "uniqueItems");
-        if (json_is_true(j) && a->max > 1)
-                t_fail(g->c, "is not supported: a generator would have to compare each item with all before it");
-        if (a->min > a->max)
-                return;
-        ret->arr = t_grow(g->c, ret->arr, ret->n_arr, &ret->cap_arr, ret->n_arr + 1, sizeof(*ret->arr));
-        ret->arr[ret->n_arr++] = a;
 }
 
 /* ---- objects ---- */
@@ -301,14 +282,14 @@ static void add_class(struct gs *g, struct gs_object *o, size_t *cap, const stru
 
 /* Undeclared keys by the patterns they match: each class has the meet of its patterns' schemas, or 'additional'. */
 static void classes(struct gs *g, const json_t *s, const char *path, struct gs_object *o, const struct dfa *names) {
-        const json_t *patterns = get(g, s, path, "patternProperties"), *add = get(g, s, path, "additionalProperties"), *v;
+        const json_t *patterns = gs_get(g, s, path, "patternProperties"), *add = gs_get(g, s, path, "additionalProperties"), *v;
         uint32_t additional = add ? gs_schema_node(g, add, gs_path(g, path, "additionalProperties")) : GS_ANY_NODE;
         struct gs_class *cls = t_array(g->c, (size_t)1 << MAX_PATTERNS, sizeof(*cls));
         bool *matched = t_alloc(g->c, (size_t)1 << MAX_PATTERNS);
         size_t n = 1, cap = 0;
         const char *key;
 
-        at(g, path, "patternProperties");
+        gs_at(g, path, "patternProperties");
         if (patterns && !json_is_object(patterns))
                 t_fail(g->c, "must be an object");
         if (json_object_size(patterns) > MAX_PATTERNS)
@@ -319,7 +300,7 @@ static void classes(struct gs *g, const json_t *s, const char *path, struct gs_o
                 const struct dfa *d;
                 uint32_t node = gs_schema_node(g, v, p);
                 size_t before = n;
-                at(g, p, NULL);
+                gs_at(g, p, NULL);
                 d = dfa_pattern(g->c, key, strlen(key));
                 for (size_t i = 0; i < before; i++) {
                         const struct dfa *in = dfa_meet(g->c, cls[i].keys, d);
@@ -335,18 +316,18 @@ static void classes(struct gs *g, const json_t *s, const char *path, struct gs_o
 }
 
 static void object_alt(struct gs *g, const json_t *s, const char *path, struct gs_alts *ret) {
-        const json_t *props = get(g, s, path, "properties"), *required = get(g, s, path, "required"), *names_schema, *v;
+        const json_t *props = gs_get(g, s, path, "properties"), *required = gs_get(g, s, path, "required"), *names_schema, *v;
         struct gs_object *o = t_alloc(g->c, sizeof(*o));
         const struct dfa *names = dfa_any(g->c);
         const char *key;
         size_t i;
 
         o->max = SIZE_MAX;
-        names_schema = get(g, s, path, "propertyNames");
+        names_schema = gs_get(g, s, path, "propertyNames");
         if (names_schema) {
                 const struct gs_alts *a = gs_ensure(g, gs_schema_node(g, names_schema, gs_path(g, path, "propertyNames")));
                 const struct dfa *any = NULL;
-                at(g, path, "propertyNames");
+                gs_at(g, path, "propertyNames");
                 for (i = 0; i < a->n_str; i++) {
                         const struct gs_string *x = a->str[i];
                         const struct dfa *d = x->min > 0 || x->max != SIZE_MAX ? dfa_length(g->c, x->dfa, x->min, x->max) : x->dfa;
@@ -354,10 +335,10 @@ static void object_alt(struct gs *g, const json_t *s, const char *path, struct g
                 }
                 names = any ? any : t_alloc(g->c, sizeof(*any));
         }
-        at(g, path, "properties");
+        gs_at(g, path, "properties");
         if (props && !json_is_object(props))
                 t_fail(g->c, "must be an object");
-        at(g, path, "required");
+        gs_at(g, path, "required");
         if (required && !json_is_array(required) && !json_is_boolean(required))
                 t_fail(g->c, "must be an array of names");
         classes(g, s, path, o, names);
@@ -376,7 +357,7 @@ static void object_alt(struct gs *g, const json_t *s, const char *path, struct g
         }
         json_array_foreach(required, i, v) {
                 size_t k = 0, n = json_string_length(v);
-                at(g, path, "required");
+                gs_at(g, path, "required");
                 if (!json_is_string(v))
                         t_fail(g->c, "must be an array of names");
                 while (k < o->n_prop && (o->prop[k].n != n || memcmp(o->prop[k].name, json_string_value(v), n) != 0))
@@ -391,8 +372,8 @@ static void object_alt(struct gs *g, const json_t *s, const char *path, struct g
                 o->n_required += !o->prop[k].required;
                 o->prop[k].required = true;
         }
-        get_size(g, s, path, "minProperties", &o->min);
-        get_size(g, s, path, "maxProperties", &o->max);
+        gs_get_size(g, s, path, "minProperties", &o->min);
+        gs_get_size(g, s, path, "maxProperties", &o->max);
         if (o->min > o->max || o->n_required > o->max)
                 return;
         ret->obj = t_grow(g->c, ret->obj, ret->n_obj, &ret->cap_obj, ret->n_obj + 1, sizeof(*ret->obj));
@@ -531,8 +512,32 @@ static const struct gs_alts *child(struct gs *g, const json_t *list, const char 
         return gs_ensure(g, gs_schema_node(g, json_array_get(list, i), gs_path_index(g, path, i)));
 }
 
+/* Of each schema what none of the others allows. */
+static void exactly_one(struct gs *g, const json_t *list, const char *path, struct gs_alts *ret) {
+        size_t n = json_array_size(list);
+        struct gs_alts all = { 0 };
+        const char *why = NULL;
+
+        for (size_t i = 0; i < n; i++) {
+                struct gs_alts left = *child(g, list, path, i);
+                for (size_t k = 0; k < n; k++) {
+                        struct gs_alts less = { 0 };
+                        if (k == i)
+                                continue;
+                        gs_at(g, path, NULL);
+                        if (!gs_minus(g, &left, child(g, list, path, k), &less, &why))
+                                t_fail(g->c, "schemas %zu and %zu are not known to exclude each other, and what only one of them allows can't "
+                                       "be worked out (%s); use anyOf, or give both a required property with different constants",
+                                       MIN(i, k), MAX(i, k), why);
+                        left = less;
+                }
+                gs_union(g, &all, &left);
+        }
+        *ret = all;
+}
+
 static void combine(struct gs *g, const json_t *s, const char *path, const char *key, struct gs_alts *base) {
-        const json_t *list = get(g, s, path, key);
+        const json_t *list = gs_get(g, s, path, key);
         const char *lp;
 
         if (!list)
@@ -543,24 +548,25 @@ static void combine(struct gs *g, const json_t *s, const char *path, const char 
         if (strcmp(key, "allOf") == 0) {
                 for (size_t i = 0; i < json_array_size(list); i++) {
                         const struct gs_alts *a = child(g, list, lp, i);
-                        at(g, lp, NULL);
+                        gs_at(g, lp, NULL);
                         meet_into(g, base, a);
                 }
                 return;
         }
         struct gs_alts all = { 0 };
+        bool overlap = false;
         for (size_t i = 0; i < json_array_size(list); i++) {
                 const struct gs_alts *a = child(g, list, lp, i);
                 for (size_t k = 0; strcmp(key, "oneOf") == 0 && k < i; k++) {
                         const struct gs_alts *b = child(g, list, lp, k);
-                        at(g, lp, NULL);
-                        if (!gs_disjoint(g, b, a, 0))
-                                t_fail(g->c, "schemas %zu and %zu are not known to exclude each other, which oneOf needs; use anyOf, or "
-                                       "give both a required property with different constants", k, i);
+                        gs_at(g, lp, NULL);
+                        overlap = overlap || !gs_disjoint(g, b, a, 0);
                 }
-                at(g, lp, NULL);
+                gs_at(g, lp, NULL);
                 gs_union(g, &all, a);
         }
+        if (overlap)
+                exactly_one(g, list, lp, &all);
         meet_into(g, base, &all);
 }
 
@@ -568,9 +574,9 @@ static void base_alts(struct gs *g, const json_t *s, const char *path, struct gs
         static const char *const types[] = { "null", "boolean", "string", "number", "integer", "object", "array" };
         static const char *const particular[] = { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
                 "pattern", "format", "minLength", "maxLength", "items", "prefixItems", "additionalItems", "minItems", "maxItems",
-                "uniqueItems", "properties", "patternProperties", "additionalProperties", "propertyNames", "required",
+                "uniqueItems", "contains", "properties", "patternProperties", "additionalProperties", "propertyNames", "required",
                 "minProperties", "maxProperties" };
-        const json_t *type = get(g, s, path, "type");
+        const json_t *type = gs_get(g, s, path, "type");
         bool want[ELEMENTSOF(types)] = { 0 }, constrained = false;
         size_t n = json_is_array(type) ? json_array_size(type) : 1;
 
@@ -602,21 +608,21 @@ static void base_alts(struct gs *g, const json_t *s, const char *path, struct gs
         if (want[5])
                 object_alt(g, s, path, ret);
         if (want[6])
-                array_alt(g, s, path, ret);
+                gs_array_alt(g, s, path, ret);
 }
 
 void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_alts *ret) {
         struct gs_alts a = { 0 };
         const json_t *j;
 
-        at(g, path, NULL);
+        gs_at(g, path, NULL);
         if (!json_is_object(s))
                 t_fail(g->c, "a schema must be an object or a boolean");
         for (size_t i = 0; i < ELEMENTSOF(refused); i++)
-                if (get(g, s, path, refused[i]))
+                if (gs_get(g, s, path, refused[i]))
                         t_fail(g->c, "the keyword is not supported");
         base_alts(g, s, path, &a);
-        j = get(g, s, path, "$ref");
+        j = gs_get(g, s, path, "$ref");
         if (j) {
                 if (!json_is_string(j))
                         t_fail(g->c, "must be a string");
@@ -625,7 +631,7 @@ void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_a
         combine(g, s, path, "allOf", &a);
         combine(g, s, path, "anyOf", &a);
         combine(g, s, path, "oneOf", &a);
-        j = get(g, s, path, "enum");
+        j = gs_get(g, s, path, "enum");
         if (j) {
                 struct gs_alts e = { 0 };
                 if (!json_is_array(j))
@@ -633,12 +639,13 @@ void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_a
                 enum_alts(g, j, &e);
                 meet_into(g, &a, &e);
         }
-        j = get(g, s, path, "const");
+        j = gs_get(g, s, path, "const");
         if (j) {
                 struct gs_alts e = { 0 };
                 gs_value_alts(g, j, &e);
                 meet_into(g, &a, &e);
         }
+        gs_conditions(g, s, path, &a);
         *ret = a;
 }
 
@@ -655,7 +662,7 @@ void gs_compile(struct gs *g, struct t_ctx *c, const json_t *root) {
         number_alt(g, NULL, "", false, any);
         string_alt(g, NULL, "", any);
         object_alt(g, NULL, "", any);
-        array_alt(g, NULL, "", any);
+        gs_array_alt(g, NULL, "", any);
         g->node[GS_ANY_NODE]->status = g->node[GS_NONE_NODE]->status = GS_DONE;
         if (json_is_boolean(root) || (json_is_object(root) && json_object_size(root) == 0)) {
                 node_of(g, NULL, "", UINT32_MAX, 3);
@@ -665,8 +672,11 @@ void gs_compile(struct gs *g, struct t_ctx *c, const json_t *root) {
         } else {
                 node_of(g, root, "", 0, 0);
         }
-        for (uint32_t i = 0; i < g->n_node; i++) /* compiling one may add others behind */
-                gs_ensure(g, i);
+        for (uint32_t i = 0; i < g->n_node; i++) { /* compiling one may add others behind */
+                const struct gs_alts *a = gs_ensure(g, i);
+                for (size_t k = 0; k < a->n_arr; k++)
+                        gs_array_finish(g, a->arr[k]);
+        }
         gs_prune(g);
         c->where = NULL;
 }

@@ -29,6 +29,7 @@ struct gs_number {
 struct gs_string {
         const struct dfa *dfa;
         size_t min, max;           /* counted only if dfa->any; max SIZE_MAX: no bound */
+        bool hashed;               /* an item that must differ from those before it */
 };
 struct gs_prop { const char *name; size_t n; uint32_t node; bool required, never; uint32_t cost; /* bytes of the key */ };
 struct gs_class { const struct dfa *keys; uint32_t node; }; /* of keys that are not declared */
@@ -44,7 +45,30 @@ struct gs_object {
         uint32_t *dist;            /* [state, label]: bytes to the key's end; NULL: too large a table */
         uint32_t fill;             /* bytes of a key nobody demands by name, and its value */
 };
-struct gs_array { uint32_t *prefix; size_t n_prefix; uint32_t items; size_t min, max; };
+/*
+ * Items. With 'contains' each is read as one that counts ('hit') or one that
+ * doesn't ('miss'; without a most it may be any); 'ok' says by place and count
+ * whether the array can still be closed. Items that must differ are one of a
+ * few values, each used once, or texts whose hashes are kept.
+ */
+enum gs_unique { GS_REPEAT, GS_UNIQUE, GS_UNIQUE_FEW, GS_UNIQUE_TEXT }; /* GS_UNIQUE: wanted, before it is finished */
+struct gs_array {
+        uint32_t *prefix; size_t n_prefix;
+        uint32_t items;
+        size_t min, max;
+        const char *path;
+        bool has_contains;
+        uint32_t contains; size_t c_min, c_max;
+        enum gs_unique unique;
+        /* made when all nodes are known (gram_array.c) */
+        bool finished;
+        uint32_t *hit, *miss;      /* [n_prefix + 1] nodes; the last for the items behind the prefix */
+        size_t n_place, n_count;   /* places and counts beyond these are like the last */
+        uint8_t *ok;               /* [n_place, n_count] */
+        uint32_t *need;            /* the same, in bytes (gram_need.c) */
+        uint32_t *value; size_t n_value; /* GS_UNIQUE_FEW: nodes of one value; GS_UNIQUE_TEXT: one node */
+};
+static inline size_t gs_item(const struct gs_array *a, size_t i) { return i < a->n_prefix ? i : a->n_prefix; }
 
 enum { GS_NULL = 1, GS_TRUE = 2, GS_FALSE = 4 };
 struct gs_alts {
@@ -73,6 +97,7 @@ struct gs {
         uint32_t *by_source; size_t n_index; /* open addressing over nodes */
         size_t work;                         /* alternatives met so far, bounded */
 };
+#define GS_COMPLEMENT (UINT32_MAX - 1) /* as a node's b: what 'a' does not allow */
 enum { GS_ANY_NODE = 0, GS_NONE_NODE = 1, GS_ROOT_NODE = 2 };
 
 /* Fails by t_fail with c->where set to the keyword's path. */
@@ -88,6 +113,21 @@ void gs_union(struct gs *g, struct gs_alts *to, const struct gs_alts *from);
 bool gs_disjoint(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, unsigned depth);
 void gs_value_alts(struct gs *g, const json_t *value, struct gs_alts *ret); /* exactly this value */
 void gs_prune(struct gs *g);
+uint32_t gs_not_node(struct gs *g, uint32_t a, const char *path);
+/* What a allows and b does not; false if no alternatives say that: *ret_why. */
+bool gs_minus(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, struct gs_alts *ret, const char **ret_why);
+/* not, if, dependent*: 'base' loses what they forbid. */
+void gs_conditions(struct gs *g, const json_t *s, const char *path, struct gs_alts *base);
+void gs_array_alt(struct gs *g, const json_t *s, const char *path, struct gs_alts *ret);
+void gs_array_finish(struct gs *g, struct gs_array *a); /* may add nodes */
+bool gs_array_possible(const struct gs *g, const struct gs_array *a);
+void gs_array_table(struct gs *g, struct gs_array *a);  /* 'ok', once it is known which nodes are empty */
+bool gs_array_may(const struct gs_array *a, size_t place, size_t count);
+uint32_t gs_made_node(struct gs *g, const struct gs_alts *alts); /* a node of its own, done */
+/* Of a keyword: its value, with errors pointing there from now on. */
+const json_t *gs_get(struct gs *g, const json_t *s, const char *path, const char *key);
+bool gs_get_size(struct gs *g, const json_t *s, const char *path, const char *key, size_t *ret);
+void gs_at(struct gs *g, const char *path, const char *key);
 const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *proto); /* NULL: no number fits */
 const struct gs_number *gs_number_meet(struct gs *g, const struct gs_number *a, const struct gs_number *b);
 const char *gs_path(struct gs *g, const char *path, const char *key); /* path/key, escaped */

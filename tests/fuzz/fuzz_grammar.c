@@ -20,7 +20,9 @@ static void use(const struct grammar *g) {
         if (grammar_vocab_new(NULL, &v, NULL) == 0 && grammar_state_new(g, v, &s) == 0) {
                 for (int step = 0; step < 12; step++) {
                         uint32_t n = 0, pick;
-                        if (grammar_state_mask(s, mask) < 0)
+                        /* half of the time with an end in sight */
+                        struct grammar_limit limit = { .left = rng >> 60 & 1 ? 12u - (unsigned)step : 0 };
+                        if (grammar_state_mask_within(s, &limit, mask) < 0)
                                 break;
                         for (uint32_t id = 0; id < n_vocab; id++)
                                 n += mask[id / 64] >> (id % 64) & 1;

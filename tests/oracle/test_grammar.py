@@ -71,9 +71,55 @@ SCHEMAS = [
     {"title": "T", "description": "d", "default": 1, "examples": [2], "type": "integer", "x-vendor": {}, "$schema": "https://json-schema.org/draft/2020-12/schema"},
     {"enum": ["a", 1, 2.5], "type": "number"}, {"enum": [1, 2, 3], "minimum": 2}, {"const": 5, "anyOf": [INT, STR]},
     {"minLength": 3, "minimum": 5, "minItems": 1},
+    {"not": STR}, {"type": ["string", "integer", "null"], "not": {"enum": ["a", 3, None]}}, {"type": "string", "not": {"pattern": "^a"}},
+    {"type": "string", "not": {"minLength": 2, "maxLength": 4}}, {"type": "integer", "minimum": -3, "maximum": 9, "not": {"minimum": 2, "maximum": 5}},
+    {"type": "number", "minimum": 0, "maximum": 1, "not": {"const": 1}}, {"type": "integer", "not": {"const": 0}}, {"not": {"type": ["object", "array", "number"]}},
+    {"type": "object", "properties": {"a": INT, "b": STR}, "not": {"required": ["a", "b"]}},
+    {"type": "object", "properties": {"a": INT, "b": STR}, "required": ["a"], "not": {"properties": {"a": {"minimum": 5}}}, "additionalProperties": False},
+    {"type": "object", "maxProperties": 3, "not": {"minProperties": 2}}, {"type": "array", "items": INT, "not": {"minItems": 1, "maxItems": 2}},
+    {"type": "array", "items": {"type": ["string", "null"]}, "not": {"items": STR}, "maxItems": 3}, {"type": "array", "items": INT, "not": {"contains": {"minimum": 5}}, "maxItems": 3},
+    {"type": "array", "prefixItems": [INT], "not": {"prefixItems": [{"minimum": 3}, STR]}, "maxItems": 3},
+    {"not": {"not": {"type": "string", "minLength": 3}}},
+    {"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "n": INT, "s": STR}, "required": ["kind"], "additionalProperties": False,
+     "if": {"properties": {"kind": {"const": "a"}}}, "then": {"required": ["n"]}, "else": {"required": ["s"], "properties": {"n": False}}},
+    {"type": ["integer", "string"], "if": {"type": "integer"}, "then": {"minimum": 10}}, {"if": {"type": "string"}, "else": {"type": "boolean"}},
+    {"type": "object", "properties": {"card": INT, "street": STR, "zip": STR}, "dependentRequired": {"card": ["street"], "street": ["zip"]}, "additionalProperties": False},
+    {"type": "object", "properties": {"a": INT, "b": INT}, "dependentSchemas": {"a": {"properties": {"b": {"minimum": 5}}, "required": ["b"]}}},
+    {"type": "object", "properties": {"a": INT, "b": INT}, "dependencies": {"a": ["b"]}, "additionalProperties": INT},
+    {"oneOf": [{"type": "integer", "minimum": 1, "maximum": 10}, {"type": "integer", "minimum": 5, "maximum": 20}]},
+    {"oneOf": [{"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}], "maxLength": 6},
+    {"type": "object", "properties": {"a": INT, "b": INT}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}], "additionalProperties": False},
+    {"type": "array", "items": INT, "contains": {"minimum": 7}, "maxItems": 4}, {"type": "array", "contains": {"const": "x"}, "minContains": 2, "maxItems": 5},
+    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 20}, "contains": {"minimum": 9}, "minContains": 1, "maxContains": 2, "minItems": 3, "maxItems": 6},
+    {"type": "array", "prefixItems": [STR, INT], "contains": {"type": "integer", "minimum": 3}, "items": STR}, {"type": "array", "contains": STR, "maxContains": 1, "items": {"type": ["string", "null"]}},
+    {"type": "array", "items": {"enum": ["a", "b", 1, None]}, "contains": {"enum": [1, "b"]}, "minContains": 0, "maxContains": 1},
+    {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "uniqueItems": True}, {"type": "array", "items": STR, "uniqueItems": True, "minItems": 2, "maxItems": 4},
+    {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 5}, "uniqueItems": True, "minItems": 3}, {"type": "array", "items": {"type": ["boolean", "null"]}, "uniqueItems": True, "minItems": 2},
+    {"type": "array", "items": {"type": "string", "pattern": "^[ab]{1,2}$"}, "uniqueItems": True, "minItems": 2}, {"type": "array", "items": {"enum": [1, 1.0, "1", True]}, "uniqueItems": True, "minItems": 3},
+    {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True, "minItems": 3},
 ]
 REFUSED = [
-    ({"not": {}}, "/not: "), ({"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}, "/properties/a/contains: "),
+    ({"not": {}}, "/: no value satisfies"), ({"type": "number", "not": {"type": "integer"}}, "/not: what it excludes can't be worked out: numbers with a fraction"),
+    ({"type": "object", "properties": {"a": {"not": {"additionalProperties": False}}}}, "/properties/a/not: what it excludes can't be worked out: objects with some key"),
+    ({"type": "number", "not": {"multipleOf": 3}}, "/not: what it excludes can't be worked out: numbers that are not multiples"),
+    ({"not": {"items": {"type": "string"}, "prefixItems": [{}]}}, "/not: what it excludes can't be worked out: arrays with some wrong item"),
+    ({"not": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}}, "/not: what it excludes can't be worked out: arrays with equal items"),
+    ({"if": {"additionalProperties": INT}, "then": {}}, "/if: what it excludes can't be worked out: objects with some key"),
+    ({"type": "array", "contains": {"type": "object", "additionalProperties": INT}, "maxContains": 1}, "/contains: what it excludes can't be worked out"),
+    ({"allOf": [{"contains": INT}, {"contains": STR}]}, "/allOf: two different contains"), ({"type": "array", "contains": 5}, "/contains: a schema must be"),
+    ({"type": "array", "contains": INT, "minContains": -1}, "/minContains: must be a whole number"),
+    ({"type": "array", "contains": INT, "maxItems": 1000000, "minContains": 5}, "/contains: so many items"),
+    ({"dependentRequired": {"a": 5}}, "/dependentRequired/a: must be an array of names"), ({"dependentRequired": []}, "/dependentRequired: must be an object"),
+    ({"dependencies": {"a": [1]}}, "/dependencies/a: must be an array of names"), ({"dependentSchemas": {"a": 1}}, "/dependentSchemas/a: a schema must be"),
+    ({"unevaluatedProperties": False}, "/unevaluatedProperties: the keyword is not supported"), ({"unevaluatedItems": False}, "/unevaluatedItems: the keyword is not supported"),
+    ({"$dynamicRef": "#x"}, "/$dynamicRef: the keyword is not supported"), ({"divisibleBy": 2}, "/divisibleBy: the keyword is not supported"),
+    ({"type": "array", "uniqueItems": 1}, "/uniqueItems: must be true or false"), ({"type": "array", "items": {"type": "object"}, "uniqueItems": True}, "/uniqueItems: is not supported for items that may be objects"),
+    ({"type": "array", "items": INT, "uniqueItems": True}, "/uniqueItems: is supported for at most 64"), ({"type": "array", "items": {"type": "string", "maxLength": 9}, "uniqueItems": True}, "/uniqueItems: is supported for at most 64"),
+    ({"type": "array", "items": {"type": ["string", "null"]}, "uniqueItems": True}, "/uniqueItems: is supported for strings alone"),
+    ({"type": "array", "prefixItems": [STR], "items": STR, "uniqueItems": True}, "/uniqueItems: is not supported together"),
+    ({"patternProperties": {"(": {}}}, "/patternProperties/(: "), ({"patternProperties": {str(i): {} for i in range(7)}}, "/patternProperties: more than 6"),
+    ({"type": "integer", "multipleOf": 0}, "/multipleOf: must be a number above 0"), ({"properties": 1}, "/properties: must be an object"), ({"enum": 1}, "/enum: must be an array"), ({"$ref": 1}, "/$ref: must be a string"),
+    ({"items": {"prefixItems": {}}}, "/items/prefixItems: must be an array"), ({"pattern": 1}, "/pattern: must be a string"),
     ({"type": "x"}, "/type: unknown type 'x'"), ({"type": "string", "pattern": "("}, "/pattern: "), ({"type": "string", "pattern": "(?=a)"}, "/pattern: "),
     ({"type": "string", "pattern": "(a)\\1"}, "/pattern: back references"), ({"type": "string", "format": "nope"}, "/format: the format 'nope'"),
     ({"type": "array", "uniqueItems": True}, "/uniqueItems: "), ({"type": "number", "multipleOf": 0.1}, "/multipleOf: "),
@@ -84,7 +130,7 @@ REFUSED = [
     (False, "/: no value satisfies"), ({"enum": []}, "/: no value satisfies"), ({"allOf": [STR, INT]}, "/: no value satisfies"),
     ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "/: no value satisfies"),
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "/: no value satisfies"),
-    ({"if": {}}, "/if: "), ({"type": "integer", "minimum": 1e25}, "/: whole numbers beyond 10^18"), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
+    ({"type": "integer", "minimum": 1e25}, "/: whole numbers beyond 10^18"), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
     ({"type": "object", "required": [1]}, "/required: must be an array of names"),
 ]
 NUMBERS = [ # spellings: one for whole numbers, no idle digits for a constant
@@ -245,7 +291,8 @@ def check_schema(tool, schema, rnd, bad):
     if "error" in got:
         bad.append(f"{json.dumps(schema)}: refused: {got['error']}")
         return 0, 0, 0
-    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    draft = jsonschema.Draft7Validator if "dependencies" in str(schema) else jsonschema.Draft202012Validator
+    validator = draft(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     finished = valid = invalid = 0
     for i in range(25):
         got = tool.ask(walk=rnd.randrange(1 << 40), limit=rnd.choice([5, 20, 60, 150]))
