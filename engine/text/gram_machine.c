@@ -131,7 +131,7 @@ uint32_t gm_blob(struct gm *m, const void *p, size_t n) {
                 m->cap_blob = cap;
         }
         m->n_pool = (m->n_pool + 7) & ~(size_t)7;
-        if (m->n_pool + n > m->cap_pool) {
+        if (!m->pool || m->n_pool + n > m->cap_pool) {
                 size_t cap = m->cap_pool ? m->cap_pool : 1024;
                 uint8_t *q;
                 while (cap < m->n_pool + n)
