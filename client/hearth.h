@@ -227,6 +227,8 @@ struct hearth_result {
         size_t n_requests;
         const struct hearth_status *status;
         uint64_t freed_bytes;       /* of unload */
+        const char *const *dirs;    /* of models: the directories searched */
+        size_t n_dirs;
 };
 
 /* Any may be NULL. 'done' comes once and last; the call is gone when it returns. */

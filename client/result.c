@@ -175,7 +175,8 @@ static int final_models(hearth_call *call, const struct schema_msg *m) {
                         .can_embed = p->can_embed, .can_chat = p->can_chat };
                 pointers[i] = &list[i];
         }
-        done(call, &(struct hearth_result){ .models = pointers, .n_models = w->n_models });
+        done(call, &(struct hearth_result){ .models = pointers, .n_models = w->n_models,
+                                             .dirs = w->dirs, .n_dirs = w->n_dirs });
         return 0;
 }
 

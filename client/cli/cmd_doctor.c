@@ -1,230 +1,238 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is wrong on this machine, and how to mend it. Looks from outside only: the
- * socket, the daemon's own status, its limits under /proc, the device nodes.
+ * socket, the daemon's own status, its files, its limits under /proc, the device
+ * nodes. The looks themselves are in doctor_*.c.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "client/cli/commands.h"
+#include "client/cli/doctor.h"
 #include "ipc/sockpath.h"
 
-static const enum opt_id options[] = { O_socket, O_help, O_END };
+/* Set by the build: the CUDA release it was made with, and the least driver that release runs on; empty and 0 without CUDA. */
+#ifndef HEARTH_CUDA_VERSION
+#define HEARTH_CUDA_VERSION ""
+#define HEARTH_CUDA_DRIVER 0
+#endif
 
-struct doctor {
+static const enum opt_id options[] = { O_json, O_socket, O_help, O_END };
+
+struct visit {
+        struct doctor doctor; /* first */
         struct cli *cli;
         unsigned faults;
-        bool done, answered;
-        uint32_t pid, worker_pid;
-        bool on_gpu;
+        bool done;
 };
 
-static void line(struct doctor *d, bool good, const char *subject, const char *fmt, ...) _printf_(4, 5);
-static void line(struct doctor *d, bool good, const char *subject, const char *fmt, ...) {
-        bool colour = d->cli->out_tty && d->cli->colour;
-        char text[900];
-        va_list ap;
+static void print_json(const struct finding *f) {
+        static const char *const levels[] = { "good", "note", "fault" };
+        json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "level", levels[f->level], "subject", f->subject, "text", f->text, "advice", f->advice);
+        char *s = o ? json_dumps(o, JSON_COMPACT) : NULL;
 
-        va_start(ap, fmt);
-        vsnprintf(text, sizeof(text), fmt, ap);
-        va_end(ap);
-        printf("%s%s%s %-10s ", colour ? (good ? "\x1b[32m" : "\x1b[31m") : "", good ? "✓" : "✗", colour ? "\x1b[0m" : "", subject);
-        cli_write_text(d->cli, stdout, text, strlen(text));
-        putchar('\n');
-        d->faults += !good;
+        if (s)
+                puts(s);
+        free(s);
+        json_decref(o);
 }
 
-static void advice(const char *text) {
-        printf("             %s\n", text);
-}
+static void tell(void *ud, const struct finding *f) {
+        static const char *const marks[] = { "✓", "·", "✗" }, *const colours[] = { "\x1b[32m", "\x1b[33m", "\x1b[31m" };
+        struct visit *v = ud;
+        bool colour = v->cli->out_tty && v->cli->colour;
 
-/* First line of a small file that begins with 'key' (NULL: any), the rest of it in 'ret'. */
-static bool file_line(const char *path, const char *key, char *ret, size_t n) {
-        FILE *f = fopen(path, "re");
-        char l[512];
-        bool found = false;
-
-        while (f && !found && fgets(l, sizeof(l), f)) {
-                size_t k = key ? strlen(key) : 0;
-                if (key && strncmp(l, key, k) != 0)
-                        continue;
-                while (l[k] == ' ' || l[k] == '\t')
-                        k++;
-                snprintf(ret, n, "%s", l + k);
-                ret[strcspn(ret, "\n")] = 0;
-                found = true;
+        v->faults += f->level == FINDING_FAULT;
+        if (v->cli->args.json) {
+                print_json(f);
+                return;
         }
-        if (f)
-                fclose(f);
-        return found;
+        printf("%s%s%s %-10s ", colour ? colours[f->level] : "", marks[f->level], colour ? "\x1b[0m" : "", f->subject);
+        cli_write_text(v->cli, stdout, f->text, strlen(f->text));
+        putchar('\n');
+        if (f->advice[0])
+                printf("             %s\n", f->advice);
 }
 
 static void on_status(void *ud, hearth_call *call, const struct hearth_result *r) {
-        struct doctor *d = ud;
+        struct visit *v = ud;
+        struct doctor *d = &v->doctor;
         const struct hearth_status *st = r->status;
         char up[16], used[16], budget[16];
 
-        d->done = true;
+        v->done = true;
         if (!st) {
-                line(d, false, "daemon", "%s", r->error ? r->error->message : "no status");
+                doctor_tell(d, FINDING_FAULT, "daemon", "", "%s", r->error ? r->error->message : "no status");
                 return;
         }
         d->answered = true;
         d->pid = st->pid;
         d->worker_pid = st->worker_pid;
+        d->host_budget = st->host_budget;
         d->on_gpu = strstr(st->device, "cuda") || strstr(st->device, "NVIDIA");
         cli_human_time(st->uptime_ms, up);
-        line(d, true, "socket", "%s, daemon %s up %s", d->cli->socket, st->daemon, up);
-        if (strcmp(st->daemon, HEARTH_VERSION) != 0) {
-                line(d, false, "version", "the daemon is %s, this program %s", st->daemon, HEARTH_VERSION);
-                advice("it was upgraded while it ran; fix: systemctl --user restart hearthd, or end it: it starts again by itself");
-        }
-        if (strcmp(st->worker, "failed") == 0) {
-                line(d, false, "worker", "it failed; restarted %u times", st->worker_restarts);
-                advice("the daemon's log says why: journalctl --user -u hearthd, or hearthd.log beside the socket");
-        } else
-                line(d, true, "worker", "%s%s%s", *st->worker ? st->worker : "unknown", *st->device ? " on " : "", st->device);
+        doctor_tell(d, FINDING_GOOD, "socket", "", "%s, daemon %s up %s", v->cli->socket, st->daemon, up);
+        if (strcmp(st->daemon, HEARTH_VERSION) != 0)
+                doctor_tell(d, FINDING_FAULT, "version", "it was upgraded while it ran; fix: systemctl --user restart hearthd, or end it: it starts again "
+                            "by itself", "the daemon is %s, this program %s", st->daemon, HEARTH_VERSION);
+        if (strcmp(st->worker, "failed") == 0)
+                doctor_tell(d, FINDING_FAULT, "worker", "the daemon's log says why: journalctl -u hearthd (--user), or hearthd.log beside the socket",
+                            "it failed; restarted %u times", st->worker_restarts);
+        else if (st->worker_restarts)
+                doctor_tell(d, FINDING_NOTE, "worker", "the daemon's log says why: journalctl -u hearthd (--user), or hearthd.log beside the socket",
+                            "%s on %s; it ended and was replaced %u times", st->worker, st->device, st->worker_restarts);
+        else
+                doctor_tell(d, FINDING_GOOD, "worker", "", "%s%s%s", *st->worker ? st->worker : "unknown", *st->device ? " on " : "", st->device);
         cli_human_bytes(st->host_bytes, used);
         cli_human_bytes(st->host_budget, budget);
-        line(d, true, "memory", "%s held%s%s, %u models resident", used, st->host_budget ? " of " : "", st->host_budget ? budget : "",
-             st->models_resident);
+        doctor_tell(d, FINDING_GOOD, "memory", "", "%s held%s%s, %u models resident", used, st->host_budget ? " of " : "",
+                    st->host_budget ? budget : "", st->models_resident);
 }
 
 static void on_models(void *ud, hearth_call *call, const struct hearth_result *r) {
-        struct doctor *d = ud;
-        unsigned failed = 0;
+        struct visit *v = ud;
+        struct doctor *d = &v->doctor;
+        size_t failed = 0;
 
-        d->done = true;
+        v->done = true;
         if (r->error) {
-                line(d, false, "models", "%s", r->error->message);
+                doctor_tell(d, FINDING_FAULT, "models", "", "%s", r->error->message);
                 return;
         }
         for (size_t i = 0; i < r->n_models; i++)
                 if (strcmp(r->models[i]->where, "failed") == 0) {
-                        line(d, false, "models", "%s: %s", r->models[i]->name, r->models[i]->note);
+                        doctor_tell(d, FINDING_FAULT, "models", "", "%s: %s", r->models[i]->name, r->models[i]->note);
                         failed++;
                 }
-        if (r->n_models == 0) {
-                line(d, false, "models", "the daemon knows none");
-                advice("fix: put GGUF files into ~/.local/share/hearth/models, or name a file: hearth run ./model.gguf");
-        } else if (failed < r->n_models)
-                line(d, true, "models", "%zu can be used", r->n_models - failed);
+        if (r->n_models == 0)
+                doctor_tell(d, FINDING_FAULT, "models", "fix: put GGUF files into one of its directories, or name a file: hearth run ./model.gguf",
+                            "the daemon knows none");
+        else if (failed < r->n_models)
+                doctor_tell(d, FINDING_GOOD, "models", "", "%zu can be used", r->n_models - failed);
+        doctor_disk(d, r->dirs, r->n_dirs);
 }
 
-static void check_socket(struct doctor *d) {
-        struct cli *c = d->cli;
-        struct stat st;
-        int r;
+static void check_socket(struct visit *v) {
+        struct doctor *d = &v->doctor;
+        struct cli *c = v->cli;
+        bool system = strcmp(c->socket, SOCKPATH_SYSTEM) == 0;
+        int r = hearth_connect(c->socket, "hearth doctor", &c->client);
 
-        r = hearth_connect(c->socket, "hearth doctor", &c->client);
-        if (r == 0)
+        switch (r) {
+        case 0:
                 return;
-        if (r == -ECONNREFUSED)
-                line(d, false, "socket", "%s is there, but nobody listens: a daemon ended without tidying up", c->socket);
-        else if (r == -EACCES)
-                line(d, false, "socket", "%s: no permission for user %u", c->socket, (unsigned)geteuid());
-        else if (r == -ENOENT)
-                line(d, false, "socket", "%s is not there: no daemon runs", c->socket);
+        case -ECONNREFUSED:
+                doctor_tell(d, FINDING_FAULT, "socket", system ? "fix: sudo systemctl restart hearthd.socket" :
+                            "fix: hearth models (starts one, which replaces it), or: systemctl --user start hearthd.socket",
+                            "%s is there, but nobody listens: a daemon ended without tidying up", c->socket);
+                break;
+        case -ENOENT:
+                doctor_tell(d, FINDING_FAULT, "socket", system ? "fix: sudo systemctl enable --now hearthd.socket" :
+                            "fix: hearth models (starts one), or: systemctl --user start hearthd.socket",
+                            "%s is not there: no daemon runs", c->socket);
+                break;
+        case -EACCES:
+                doctor_no_permission(d, c->socket);
+                break;
+        case -ENAMETOOLONG:
+                doctor_tell(d, FINDING_FAULT, "socket", "fix: set HEARTH_SOCKET or XDG_RUNTIME_DIR to a shorter path",
+                            "its path has %zu bytes, at most %zu are possible: %s", strlen(c->socket),
+                            sizeof(((struct sockaddr_un *)0)->sun_path) - 1, c->socket);
+                break;
+        default:
+                doctor_tell(d, FINDING_FAULT, "socket", "", "%s: %s", c->socket, strerror(-r));
+        }
+}
+
+static void ask(struct visit *v, int r) {
+        const struct hearth_error *e;
+
+        v->done = false;
+        if (r < 0 || cli_wait(v->cli, &v->done)) {
+                e = hearth_client_get_error(v->cli->client);
+                doctor_tell(&v->doctor, FINDING_FAULT, "daemon", "", "%s", e ? e->message : "it does not answer");
+        }
+}
+
+/* Would a daemon start with the configuration that is there? It says so itself. */
+static void check_configuration(struct visit *v, bool system) {
+        _cleanup_(freep) char *program = cli_find_program(v->cli, "../daemon", HEARTH_BINDIR, "hearthd");
+        char text[1200] = "";
+        int fds[2], status;
+        ssize_t n;
+        pid_t pid;
+
+        if (!program || access(program, X_OK) < 0) {
+                doctor_tell(&v->doctor, FINDING_FAULT, "program", "fix: install the daemon beside this program", "%s is not there",
+                            program ? program : "hearthd");
+                return;
+        }
+        if (pipe2(fds, O_CLOEXEC) < 0)
+                return;
+        pid = fork();
+        if (pid == 0) {
+                dup2(fds[1], 1);
+                dup2(fds[1], 2);
+                execl(program, program, system ? "--system" : "--user", "--check-config", (char *)NULL);
+                _exit(127);
+        }
+        close(fds[1]);
+        n = pid > 0 ? read(fds[0], text, sizeof(text) - 1) : -1; /* one line, written at once */
+        close(fds[0]);
+        if (pid < 0 || waitpid(pid, &status, 0) != pid || n <= 0)
+                return;
+        text[n] = 0;
+        text[strcspn(text, "\n")] = 0;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+                doctor_tell(&v->doctor, FINDING_GOOD, "config", "", "%s", text);
         else
-                line(d, false, "socket", "%s: %s", c->socket, strerror(-r));
-        if (r == -EACCES && stat(c->socket, &st) == 0)
-                advice("fix: join the group that owns it (ls -l shows it), then log in again");
-        else if (strcmp(c->socket, SOCKPATH_SYSTEM) == 0)
-                advice("fix: sudo systemctl start hearthd.socket");
-        else if (r == -ECONNREFUSED || r == -ENOENT)
-                advice("fix: hearth models (starts one), or: systemctl --user start hearthd.socket");
-}
-
-static void ask(struct doctor *d, int r) {
-        d->done = false;
-        if (r < 0 || cli_wait(d->cli, &d->done))
-                line(d, false, "daemon", "it does not answer");
-}
-
-/* The limits that the daemon itself runs under. */
-static void check_limits(struct doctor *d) {
-        char path[64], text[512], group[600], bytes[16];
-
-        snprintf(path, sizeof(path), "/proc/%u/limits", d->worker_pid ? d->worker_pid : d->pid);
-        if (d->on_gpu && file_line(path, "Max locked memory", text, sizeof(text)) && strncmp(text, "unlimited", 9) != 0) {
-                line(d, false, "pinning", "locked memory is limited to %.*s bytes", (int)strcspn(text, " "), text);
-                advice("uploads will run at half speed; fix: LimitMEMLOCK=infinity in the unit (the shipped one has it)");
-        }
-        if (file_line(path, "Max open files", text, sizeof(text)) && strtoull(text, NULL, 10) < 256)
-                line(d, false, "files", "only %.*s open files are allowed; each client takes one", (int)strcspn(text, " "), text);
-        snprintf(path, sizeof(path), "/proc/%u/cgroup", d->pid);
-        if (file_line(path, "0::", text, sizeof(text))) {
-                snprintf(group, sizeof(group), "/sys/fs/cgroup%s/memory.max", text);
-                if (file_line(group, NULL, text, sizeof(text)) && strcmp(text, "max") != 0) {
-                        cli_human_bytes(strtoull(text, NULL, 10), bytes);
-                        line(d, true, "cgroup", "memory is limited to %s by %s", bytes, group);
-                }
-        }
-}
-
-static void check_gpu(struct doctor *d) {
-        char driver[256];
-        int fd;
-
-        if (!file_line("/proc/driver/nvidia/version", "NVRM version:", driver, sizeof(driver))) {
-                if (access("/dev/nvidia0", F_OK) == 0) {
-                        line(d, false, "gpu", "/dev/nvidia0 is there, but no driver is loaded");
-                        advice("fix: sudo modprobe nvidia nvidia_uvm");
-                } else
-                        line(d, true, "gpu", "none here; models run on the CPU");
-                return;
-        }
-        for (size_t i = 0; i < 3; i++) {
-                static const char *const nodes[] = { "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm" };
-                fd = open(nodes[i], O_RDWR | O_CLOEXEC);
-                if (fd < 0) {
-                        line(d, false, "gpu", "%s: %s", nodes[i], strerror(errno));
-                        advice(errno == ENOENT ? "fix: sudo modprobe nvidia_uvm (the unit asks for it at start)" :
-                                                 "fix: the user needs the group that owns the device nodes (often video or render)");
-                        return;
-                }
-                close(fd);
-        }
-        if (d->answered && d->worker_pid && !d->on_gpu) {
-                line(d, false, "gpu", "a driver is there (%s), but the daemon computes on the CPU", driver);
-                advice("its log says why: no CUDA in this build, too old a driver, or [worker] backend = cpu in hearth.conf");
-        } else
-                line(d, true, "gpu", "%s", driver);
+                doctor_tell(&v->doctor, FINDING_FAULT, "config", "the daemon does not start with it, and keeps the old one on a reload", "%s", text);
 }
 
 static int run(struct cli *c) {
         static const struct hearth_events status_events = { .size = sizeof(status_events), .done = on_status };
         static const struct hearth_events models_events = { .size = sizeof(models_events), .done = on_models };
-        struct doctor d = { .cli = c };
+        struct visit v = { .doctor = { .root = "", .tell = tell, .ud = &v, .euid = (uint32_t)geteuid(),
+                                       .cuda = HEARTH_CUDA_VERSION, .cuda_driver = HEARTH_CUDA_DRIVER }, .cli = c };
+        struct doctor *d = &v.doctor;
         int r;
 
         if (c->n_words)
                 return cli_fail(c, EX_USAGE, "doctor takes no arguments");
         r = hearth_socket_path(c->args.socket ? c->args.socket : c->env.hearth_socket, c->env.xdg_runtime_dir, &c->socket);
         if (r < 0) {
-                line(&d, false, "socket", "the directory of this user's socket in /tmp belongs to someone else, or is open to others");
-                advice("fix: remove it, or set XDG_RUNTIME_DIR to a directory of your own");
+                doctor_tell(d, FINDING_FAULT, "socket", "fix: remove it, or set XDG_RUNTIME_DIR to a directory of your own",
+                            "the directory of this user's socket in /tmp belongs to someone else, or is open to others");
                 return EX_CONFIG;
         }
-        check_socket(&d);
+        check_socket(&v);
         if (c->client)
-                ask(&d, hearth_status(c->client, &status_events, &d, NULL));
-        if (d.answered) {
-                ask(&d, hearth_models(c->client, &models_events, &d, NULL));
-                check_limits(&d);
-        }
-        check_gpu(&d);
+                ask(&v, hearth_status(c->client, &status_events, &v, NULL));
+        if (d->answered)
+                ask(&v, hearth_models(c->client, &models_events, &v, NULL));
+        doctor_socket_dir(d, c->socket);
+        doctor_stale(d, c->socket);
+        check_configuration(&v, strcmp(c->socket, SOCKPATH_SYSTEM) == 0);
+        doctor_limits(d);
+        doctor_cgroup(d);
+        doctor_gpu(d);
+        doctor_memory(d);
+        doctor_sandbox(d);
         r = cli_flush(c);
-        return r ? r : d.faults ? EX_CONFIG : 0;
+        return r ? r : v.faults ? EX_CONFIG : 0;
 }
 
 const struct cli_command cli_cmd_doctor = {
         .name = "doctor", .synopsis = "", .summary = "find what is wrong on this machine, and how to mend it",
-        .details = "Exit status 78 if something is wrong. Starts no daemon.", .options = options, .run = run,
+        .details = "Looks at the socket and who may use it, what an earlier daemon left, the configuration, the daemon's limits (locked memory, open "
+                   "files, control groups), the GPU's driver and device nodes, disk, huge pages and what can lock processes in. Exit status 78 if "
+                   "something is wrong (✗); what is worth knowing only (·) counts for nothing. Starts no daemon. With --json one object a line: "
+                   "level (good, note, fault), subject, text, advice.",
+        .options = options, .run = run,
 };

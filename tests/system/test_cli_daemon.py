@@ -253,6 +253,17 @@ def test_doctor():
         s.close()
         r = subprocess.run([HEARTH, "doctor"], env=environment(d), capture_output=True, timeout=60)
         assert r.returncode == 78 and "nobody listens" in r.stdout.decode(), r
+        os.makedirs(f"{d}/config/hearth")
+        pathlib.Path(f"{d}/config/hearth/hearth.conf").write_text("[limits]\n\nconnections = lots\n")
+        pathlib.Path(f"{d}/hearth/hearth.sock.lock").write_text("999999999\n")
+        os.chmod(f"{d}/hearth", 0o777)
+        r = subprocess.run([HEARTH, "doctor", "--json"], env=environment(d), capture_output=True, timeout=60)
+        found = [json.loads(line) for line in r.stdout.splitlines()]
+        said = lambda level, subject, text: any(f["level"] == level and f["subject"] == subject and text in f["text"] for f in found)
+        assert r.returncode == 78 and said("fault", "config", "hearth.conf:3: connections is a number from 1"), r
+        assert said("note", "stale", "process 999999999, which ended") and said("fault", "socket", "can be written by everybody"), r
+        r = subprocess.run([HEARTH, "doctor", "--socket", "/" + "x" * 150], env=environment(d), capture_output=True, timeout=60)
+        assert r.returncode == 78 and "its path has 151 bytes, at most 107" in r.stdout.decode(), r
         r = subprocess.run([HEARTH, "ps"], env=environment(d), capture_output=True, timeout=60)
         check(r, 69, "hearth: no daemon at")
 
