@@ -186,6 +186,9 @@ struct hearth_loaded {
         uint32_t n_ctx, slots;
         uint64_t bytes, load_us;
         bool cached;
+        const char *placement;      /* on a GPU: which part is where and what to expect, for people; never NULL */
+        uint32_t n_layers, gpu_layers;
+        uint64_t device_bytes, host_weights;
 };
 
 struct hearth_model {
@@ -193,6 +196,8 @@ struct hearth_model {
         uint64_t bytes, n_params, idle_ms;
         uint32_t n_ctx, n_ctx_train, slots, in_use, n_parts;
         bool pinned, is_default, can_embed, can_chat;
+        const char *placement;      /* as in struct hearth_loaded */
+        uint64_t device_bytes;
 };
 
 struct hearth_request {
@@ -320,6 +325,8 @@ struct hearth_load {
         uint32_t n_ctx, slots;      /* 0: the daemon's choice */
         const char *kv;             /* NULL, "f16", "q8_0", ... */
         bool pin;
+        int32_t gpu_layers;         /* layers whole in device memory; 0: the daemon's choice; -1: none */
+        uint64_t vram_budget;       /* most device memory, in bytes; 0: the daemon's choice */
 };
 HEARTH_PUBLIC void hearth_load_init(struct hearth_load *l, size_t size);
 HEARTH_PUBLIC int hearth_load(hearth_client *c, const struct hearth_load *l, const struct hearth_events *ev, void *ud,

@@ -250,6 +250,8 @@ int hearth_load(hearth_client *c, const struct hearth_load *user, const struct h
         w.slots = l.slots;
         w.kv = l.kv;
         w.pin = l.pin;
+        w.gpu_layers = l.gpu_layers > 0 ? (uint32_t)l.gpu_layers : l.gpu_layers < 0 ? 0 : UINT32_MAX;
+        w.vram_budget = l.vram_budget;
         return client_request(c, WIRE_load, &w, l.model.fds, l.model.n_fds, ev, ud, ret);
 }
 

@@ -172,7 +172,8 @@ static int final_models(hearth_call *call, const struct schema_msg *m) {
                         .note = str(p->note), .bytes = p->bytes, .n_params = p->n_params, .idle_ms = p->idle_ms,
                         .n_ctx = p->n_ctx, .n_ctx_train = p->n_ctx_train, .slots = p->slots, .in_use = p->in_use,
                         .n_parts = p->n_parts, .pinned = p->pinned, .is_default = p->is_default,
-                        .can_embed = p->can_embed, .can_chat = p->can_chat };
+                        .can_embed = p->can_embed, .can_chat = p->can_chat, .placement = str(p->placement),
+                        .device_bytes = p->device_bytes };
                 pointers[i] = &list[i];
         }
         done(call, &(struct hearth_result){ .models = pointers, .n_models = w->n_models,
@@ -280,7 +281,9 @@ static int deliver_final(hearth_call *call, const struct schema_msg *m) {
         case WIRE_load_reply: {
                 const struct wire_load_reply *w = m->body;
                 struct hearth_loaded l = { .model = w->model, .n_ctx = w->n_ctx, .slots = w->slots, .bytes = w->bytes,
-                                           .load_us = w->load_us, .cached = w->cached };
+                                           .load_us = w->load_us, .cached = w->cached, .placement = str(w->placement),
+                                           .n_layers = w->n_layers, .gpu_layers = w->gpu_layers, .device_bytes = w->device_bytes,
+                                           .host_weights = w->host_weights };
                 done(call, &(struct hearth_result){ .loaded = &l });
                 return 0;
         }

@@ -100,3 +100,13 @@ int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_f
         *ret_free = info.free_now;
         return 0;
 }
+
+int eng_device_budget(struct eng_device *d, uint64_t *ret) {
+        struct k_mem_info info = { 0 };
+        int r = d->k->ops->mem_info(d->k, &info);
+
+        if (r < 0)
+                return r;
+        *ret = info.budget ? info.budget : info.total;
+        return 0;
+}

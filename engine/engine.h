@@ -15,6 +15,8 @@
 #include "base/error.h"
 #include "base/types.h"
 
+#include <sys/types.h>
+
 struct tok;  /* engine/text/tokenizer.h */
 struct tmpl; /* engine/text/template.h */
 
@@ -34,6 +36,7 @@ struct eng_device *eng_device_close(struct eng_device *d); /* NULL ok; returns N
 const char *eng_device_describe(struct eng_device *d);
 /* Bytes of memory the device could still give now (host: MemAvailable and cgroup limit). */
 int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free);
+int eng_device_budget(struct eng_device *d, uint64_t *ret); /* device memory that may be used in all, as configured or as it has */
 
 /* ---- image: GGUF -> one flat, sealed, position-independent copy -------- */
 /* A source of one or more open files (split models: all parts in order). fds stay the caller's. */
@@ -73,7 +76,8 @@ int eng_source_verify(const struct eng_source *src, const struct eng_image_optio
 struct eng_image; /* a mapped image */
 /* Maps read-only and checks the manifest as untrusted input; 'fd' stays the caller's. require_seals: refuse unless sealed. */
 int eng_image_open(int fd, bool require_seals, struct eng_image **ret, struct h_error *err);
-struct eng_image *eng_image_close(struct eng_image *im);
+struct eng_image *eng_image_close(struct eng_image *im); /* before the device that a model of it was on */
+void eng_image_file(const struct eng_image *im, dev_t *ret_dev, ino_t *ret_ino); /* the memory file that is mapped */
 const uint8_t *eng_image_hash(const struct eng_image *im); /* 32 bytes: content hash of the source */
 
 struct eng_model_info {

@@ -232,6 +232,8 @@ int eng_image_open(int fd, bool require_seals, struct eng_image **ret, struct h_
         }
         im->map = map;
         im->map_bytes = (size_t)st.st_size;
+        im->dev = st.st_dev;
+        im->ino = st.st_ino;
         r = open_mapped(im, err);
         if (r < 0) {
                 eng_image_close(im);
@@ -245,10 +247,16 @@ struct eng_image *eng_image_close(struct eng_image *im) {
         if (!im)
                 return NULL;
         gguf_free(im->g);
+        image_unpin(im);
         if (im->map)
                 munmap((void *)im->map, im->map_bytes);
         free(im);
         return NULL;
+}
+
+void eng_image_file(const struct eng_image *im, dev_t *ret_dev, ino_t *ret_ino) {
+        *ret_dev = im->dev;
+        *ret_ino = im->ino;
 }
 
 const uint8_t *eng_image_hash(const struct eng_image *im) {

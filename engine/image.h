@@ -103,6 +103,12 @@ bool image_row_bytes(const struct image_row *r, const struct k_ops *ops, uint64_
 
 /* ---- an open image ------------------------------------------------------- */
 
+/* The mapping's pages that are pinned for a device: from its start on (upload.c). Undone before it is unmapped. */
+struct image_pins {
+        struct k_dev *dev;
+        size_t bytes;
+};
+
 struct eng_image {
         const uint8_t *map;
         size_t map_bytes;
@@ -110,8 +116,12 @@ struct eng_image {
         const struct image_row *rows;
         struct gguf *g; /* keys only */
         struct eng_model_info info;
+        struct image_pins pins;
+        dev_t dev;
+        ino_t ino;
 };
 
+void image_unpin(struct eng_image *im); /* upload.c */
 const struct image_row *image_find(const struct eng_image *im, const char *name);
 static inline const void *image_data(const struct eng_image *im, const struct image_row *r) {
         return im->map + r->offset;

@@ -31,7 +31,7 @@ struct tensors_how {
         void (*progress)(void *ud, uint64_t done, uint64_t total);
         void *ud;
 };
-int tensors_open(struct eng_device *d, const struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
+int tensors_open(struct eng_device *d, struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
                  struct h_error *err);
 const struct place *tensors_place(const struct tensors *t);
 const struct upload *tensors_upload(const struct tensors *t);

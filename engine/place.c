@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 
 #define MAX_LAYERS 1024u
-#define RING_MIN ((uint64_t)16 << 20)
 
 enum unit_kind { UNIT_FIXED, UNIT_HEAD, UNIT_LAYER, UNIT_EXPERTS, UNIT_TABLE };
 
@@ -78,7 +77,7 @@ static void add_up(const struct eng_image *im, struct sums *s) {
 
 /* Two layers' worth, so that one is computed while the next one comes; never less than two of the largest matrices. */
 static uint64_t ring_for(const struct sums *s, uint64_t room) {
-        uint64_t layer = 0, least = MAX(2 * s->largest, RING_MIN);
+        uint64_t layer = 0, least = 2 * s->largest;
 
         for (uint32_t i = 0; i < s->n_layer; i++)
                 layer = MAX(layer, s->moe ? s->experts[i] : s->layer[i]);

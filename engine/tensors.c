@@ -23,7 +23,7 @@ struct own {
 };
 
 struct tensors {
-        const struct eng_image *im;
+        struct eng_image *im;
         struct k_dev *dev;
         struct place place;   /* 'of' NULL: all where it is mapped */
         uint8_t *mem;         /* the device's allocation, or NULL */
@@ -74,7 +74,7 @@ static int to_device(struct tensors *t, const struct tensors_how *how, struct h_
         return upload_run(&a, &t->up, err);
 }
 
-int tensors_open(struct eng_device *d, const struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
+int tensors_open(struct eng_device *d, struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
                  struct h_error *err) {
         struct tensors *t;
         int r = 0;
@@ -122,8 +122,6 @@ struct tensors *tensors_close(struct tensors *t) {
         }
         if (t->mem)
                 t->dev->ops->mem_free(t->dev, t->mem);
-        if (t->up.pinned)
-                upload_free(&t->up);
         place_free(&t->place);
         free(t);
         return NULL;

@@ -113,6 +113,7 @@ static int copy_piece(const struct upload_args *a, const struct run *v, uint32_t
 static int pieces(const struct upload_args *a, const struct run *v, uint32_t n, struct upload *u, struct h_error *err) {
         const struct k_ops *ops = a->dev->ops;
         const uint8_t *base = a->im->map;
+        struct image_pins *pins = &a->im->pins;
         uint64_t bytes = (a->im->map_bytes + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1), total = 0, done = 0, next;
         bool pin = ops->pin, in_place = !a->place->whole;
         uint32_t run = 0;
@@ -125,10 +126,15 @@ static int pieces(const struct upload_args *a, const struct run *v, uint32_t n, 
                 uint64_t t0 = now_us();
 
                 next = MIN(bytes, at + K_PIN_PIECE - ((uintptr_t)(base + at) & (K_PIN_PIECE - 1)));
-                r = pin ? ops->pin(a->dev, base + at, next - at, &dev) : 0;
+                r = 0;
+                if (pin && next <= pins->bytes)
+                        dev = base + at; /* since an earlier time on the device */
+                else if (pin) {
+                        r = ops->pin(a->dev, base + at, next - at, &dev);
+                        if (r == 0)
+                                pins->bytes = next;
+                }
                 u->pin_us += now_us() - t0;
-                if (pin && r == 0)
-                        u->pinned = next;
                 if (in_place && r < 0)
                         return fail(a, r, "pinning the model's memory for the device", err);
                 if (in_place && pin && dev != base + at)
@@ -141,27 +147,32 @@ static int pieces(const struct upload_args *a, const struct run *v, uint32_t n, 
                 if (a->progress)
                         a->progress(a->ud, done, total);
         }
+        u->pinned = pin;
         r = ops->load_wait(a->dev);
         return r < 0 ? fail(a, r, "uploading the weights", err) : 0;
 }
 
 int upload_run(const struct upload_args *a, struct upload *ret, struct h_error *err) {
-        struct upload u = { .dev = a->dev, .base = a->im->map };
+        struct image_pins *pins = &a->im->pins;
+        struct upload u = { 0 };
         _cleanup_(freep) struct run *v = h_new0(struct run, MAX(a->im->header->n_tensors, 1u));
         struct faulter f[FAULT_THREADS];
         uint64_t t0 = now_us();
-        uint32_t n_fault;
+        uint32_t n_fault = 0;
         int r;
 
         if (!v)
                 return h_error_from_errno(err, -ENOMEM, "uploading the weights");
-        n_fault = fault_start(f, a->im->map, a->im->map_bytes);
+        if (pins->dev != a->dev)
+                image_unpin(a->im);
+        pins->dev = a->dev;
+        if (pins->bytes == 0)
+                n_fault = fault_start(f, a->im->map, a->im->map_bytes);
         r = pieces(a, v, make_runs(a->im, a->place, v), &u, err);
         for (uint32_t i = 0; i < n_fault; i++)
                 pthread_join(f[i].thread, NULL);
         if (r < 0) {
                 (void)a->dev->ops->load_wait(a->dev);
-                upload_free(&u);
                 return r;
         }
         u.all_us = now_us() - t0;
@@ -169,10 +180,10 @@ int upload_run(const struct upload_args *a, struct upload *ret, struct h_error *
         return 0;
 }
 
-void upload_free(struct upload *u) {
-        for (size_t at = 0; at < u->pinned;) {
-                u->dev->ops->unpin(u->dev, u->base + at);
-                at += K_PIN_PIECE - ((uintptr_t)(u->base + at) & (K_PIN_PIECE - 1));
+void image_unpin(struct eng_image *im) {
+        for (size_t at = 0; at < im->pins.bytes;) {
+                im->pins.dev->ops->unpin(im->pins.dev, im->map + at);
+                at += K_PIN_PIECE - ((uintptr_t)(im->map + at) & (K_PIN_PIECE - 1));
         }
-        *u = (struct upload){ 0 };
+        im->pins = (struct image_pins){ 0 };
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* load and unload. */
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/cli/commands.h"
 
-static const enum opt_id load_options[] = { O_context, O_slots, O_kv, O_pin, CLI_COMMON_OPTIONS, O_END };
+static const enum opt_id load_options[] = { O_context, O_slots, O_kv, O_gpu_layers, O_vram_budget, O_pin, CLI_COMMON_OPTIONS, O_END };
 static const enum opt_id unload_options[] = { O_force, CLI_COMMON_OPTIONS, O_END };
 
 /* What happened is for people, so on stderr; and only where one is likely to look. */
@@ -21,7 +23,30 @@ static int show_loaded(struct cli *c, const struct hearth_result *r) {
         else
                 fprintf(stderr, "%s is loaded: %s in %s%s", l->model, bytes, time, l->cached ? ", nothing read from disk" : "");
         fprintf(stderr, ", context %u, %u %s\n", l->n_ctx, l->slots, l->slots == 1 ? "slot" : "slots");
+        if (*l->placement)
+                fprintf(stderr, "%s\n", l->placement);
         return 0;
+}
+
+/* "12GiB", "800M", "16000000000". */
+static bool parse_size(const char *s, uint64_t *ret) {
+        static const struct { const char *name; uint64_t factor; } units[] = {
+                { "", 1 }, { "K", 1 << 10 }, { "KiB", 1 << 10 }, { "M", 1 << 20 }, { "MiB", 1 << 20 }, { "G", 1 << 30 }, { "GiB", 1 << 30 },
+                { "kB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 },
+        };
+        char *end;
+        uint64_t v;
+
+        if (*s < '0' || *s > '9')
+                return false;
+        errno = 0;
+        v = strtoull(s, &end, 10);
+        while (*end == ' ')
+                end++;
+        for (size_t i = 0; errno == 0 && i < ELEMENTSOF(units); i++)
+                if (strcmp(end, units[i].name) == 0)
+                        return !__builtin_mul_overflow(v, units[i].factor, ret) && *ret > 0;
+        return false;
 }
 
 static int run_load(struct cli *c) {
@@ -37,6 +62,10 @@ static int run_load(struct cli *c) {
         l.slots = c->args.slots;
         l.kv = c->args.kv;
         l.pin = c->args.pin;
+        if (c->args.has_gpu_layers)
+                l.gpu_layers = c->args.gpu_layers == 0 ? -1 : (int32_t)MIN(c->args.gpu_layers, (uint32_t)INT32_MAX);
+        if (c->args.vram_budget && !parse_size(c->args.vram_budget, &l.vram_budget))
+                return cli_fail(c, EX_USAGE, "--vram-budget is a size like 12GiB or 800M, not \"%s\"", c->args.vram_budget);
         r = cli_open_source(c, c->words[0], &source);
         if (!r)
                 r = cli_connect(c, CLI_START);

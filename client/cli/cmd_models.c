@@ -7,12 +7,13 @@
 static const enum opt_id options[] = { O_json, O_names, CLI_COMMON_OPTIONS, O_END };
 
 static void print_json(const struct hearth_model *m) {
-        json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:b, s:b, s:b, s:b, s:i, s:s, s:s}",
+        json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:b, s:b, s:b, s:b, s:i, s:s, s:s, s:s, s:I}",
                               "name", m->name, "where", m->where, "bytes", (json_int_t)m->bytes, "type", m->type, "arch", m->arch,
                               "n_params", (json_int_t)m->n_params, "n_ctx", (int)m->n_ctx, "n_ctx_train", (int)m->n_ctx_train,
                               "slots", (int)m->slots, "in_use", (int)m->in_use, "idle_ms", (json_int_t)m->idle_ms,
                               "pinned", m->pinned, "default", m->is_default, "can_embed", m->can_embed, "can_chat", m->can_chat,
-                              "n_parts", (int)m->n_parts, "hash", m->hash, "note", m->note);
+                              "n_parts", (int)m->n_parts, "hash", m->hash, "note", m->note,
+                              "placement", m->placement, "device_bytes", (json_int_t)m->device_bytes);
         char *s = o ? json_dumps(o, JSON_COMPACT) : NULL;
         if (s)
                 puts(s);
@@ -51,7 +52,7 @@ static void add_row(struct cli_table *t, const struct hearth_model *m) {
                 cli_table_add(t, "-");
         cli_human_time(m->idle_ms, text);
         cli_table_add(t, "%s", !loaded ? "-" : m->in_use ? "in use" : text);
-        cli_table_add(t, "%s", m->note);
+        cli_table_add(t, "%s%s%s", m->placement, *m->placement && *m->note ? "; " : "", m->note);
 }
 
 static int show(struct cli *c, const struct hearth_result *r) {

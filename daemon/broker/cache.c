@@ -92,6 +92,13 @@ struct content *content_unref(struct cache *cache, struct content *c) {
         return NULL;
 }
 
+struct content *cache_keep(struct cache *cache, struct content *c) {
+        if (!c || c->refs > 1)
+                return content_unref(cache, c);
+        c->restored = true;
+        return NULL;
+}
+
 struct content *cache_find(struct cache *c, const struct source *src) {
         struct identity *id = identity_find(c, src);
         struct content *co = id ? cache_by_hash(c, id->hash) : NULL;

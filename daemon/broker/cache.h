@@ -19,6 +19,8 @@ struct content_use {
         bool known;
         uint32_t n_ctx, slots;
         char kv[17];
+        uint32_t gpu_layers; /* UINT32_MAX: as many as fit */
+        uint64_t vram_budget;
         bool pinned;
         uint32_t pinned_by;  /* uid it is charged to; UINT32_MAX: nobody */
         char name[256];      /* everybody's name for it; empty: none */
@@ -61,6 +63,8 @@ struct content *cache_add(struct cache *c, const struct source *src, struct fill
                           bool *ret_known);
 /* A copy that an earlier daemon left (moved; its reservation too). False: no memory, nothing was taken but the reservation. */
 bool cache_restore(struct cache *c, struct content *from);
+/* The owner gives it up, but it stays for who may ask for it again, until cache_drop_restored(). Returns NULL. */
+struct content *cache_keep(struct cache *cache, struct content *c);
 /* Gives up restored copies that nobody has used and that are not to stay for good. */
 void cache_drop_restored(struct cache *c);
 /* The one that was known by this name: its file is another one now. True: there was one. */

@@ -14,9 +14,11 @@
 
 #include "base/alloc.h"
 
-enum kind { KIND_BACKEND, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL, KIND_WHO };
+enum kind { KIND_BACKEND, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL, KIND_WHO, KIND_REST };
 /* When a changed value takes effect: on a reload, for models loaded from then on, or when the daemon starts anew. */
 enum when { WHEN_RELOAD, WHEN_LOAD, WHEN_RESTART };
+
+const char *const config_rests[] = { "auto", "host", "device", NULL };
 
 struct row {
         const char *section, *key;
@@ -69,7 +71,7 @@ int config_init(struct config *c) {
                 .max_requests_per_uid = 256,
                 .max_bytes_per_uid = UINT64_C(256) << 20,
                 .access = { [ACCESS_USE] = { .everybody = true }, [ACCESS_LOAD] = { .everybody = true } },
-                .model = { .slots = 4, .idle_timeout = 30 * 60 * 1000 },
+                .model = { .slots = 4, .idle_timeout = 30 * 60 * 1000, .gpu_layers = UINT32_MAX },
         };
         c->dirs = h_new0(struct model_dirs, 1);
         if (!c->dirs)
@@ -224,6 +226,13 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                 *(uint32_t *)p = (uint32_t)v;
                 return 0;
         }
+        case KIND_REST:
+                for (uint32_t i = 0; config_rests[i]; i++)
+                        if (strcmp(value, config_rests[i]) == 0) {
+                                *(uint32_t *)p = i;
+                                return 0;
+                        }
+                return h_error_set(l->err, HEARTH_E_bad_request, "%s is auto, host or device, not \"%s\"", row->key, value);
         case KIND_BOOL:
                 if (strcasecmp(value, "yes") == 0 || strcasecmp(value, "true") == 0)
                         *(bool *)p = true;
@@ -338,6 +347,9 @@ static void show(const struct row *row, const void *base, char *ret, size_t n) {
         case KIND_U32:
                 snprintf(ret, n, "%u", *(const uint32_t *)p);
                 break;
+        case KIND_REST:
+                snprintf(ret, n, "%s", config_rests[*(const uint32_t *)p]);
+                break;
         case KIND_BOOL:
                 snprintf(ret, n, "%s", *(const bool *)p ? "yes" : "no");
                 break;
@@ -359,7 +371,7 @@ static void swap(const struct row *row, void *a, void *b) {
         case KIND_DIRS: n = sizeof(struct model_dirs *); break;
         case KIND_LEVEL: n = sizeof(enum log_level); break;
         case KIND_BYTES: case KIND_TIME: n = sizeof(uint64_t); break;
-        case KIND_U32: n = sizeof(uint32_t); break;
+        case KIND_U32: case KIND_REST: n = sizeof(uint32_t); break;
         case KIND_BACKEND: case KIND_BOOL: n = sizeof(bool); break;
         case KIND_WHO: n = sizeof(struct access_rule); break;
         }

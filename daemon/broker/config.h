@@ -21,6 +21,8 @@ struct config_model {
         uint32_t slots;         /* requests that run at once */
         uint64_t idle_timeout;  /* ms without a lease until it is unloaded; 0: never */
         bool pinned;            /* never unloaded by need or idleness */
+        uint32_t gpu_layers;    /* whole in device memory; UINT32_MAX: as many as fit */
+        uint32_t rest;          /* index into config_rests */
 };
 
 /*
@@ -43,6 +45,7 @@ struct config {
 
         uint64_t host_budget;   /* bytes of the model cache and of contexts in host memory; 0: derived */
         bool cuda;              /* models live on the GPU; else on the CPU. Never changed silently */
+        uint64_t vram_budget;   /* bytes of device memory; 0: what it has */
         uint32_t threads;       /* worker's compute threads; 0: one per allowed core */
         uint64_t hang_timeout;  /* ms without a step or a loaded byte while there is work; 0: never */
         uint64_t stall_timeout; /* ms that a client may keep its request paused by not reading; 0: for ever */
@@ -69,6 +72,9 @@ struct config {
 int config_init(struct config *c);
 int config_load(struct config *c, const char *path, struct h_error *err);
 int config_add_model_dir(struct config *c, const char *dir, struct h_error *err);
+/* "auto", "host", "device", NULL: what computes with weights in host memory. */
+extern const char *const config_rests[];
+
 /* The profile of a model by name; never NULL. */
 const struct config_model *config_model_of(const struct config *c, const char *name);
 void config_done(struct config *c);

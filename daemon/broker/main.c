@@ -111,6 +111,7 @@ static void on_signal(uv_signal_t *h, int sig) {
 
 static void on_content_free(void *ud, const struct content *c) {
         store_remove(ud, c);
+        worker_forget(ud, c->hash);
 }
 
 /* The service manager's descriptors: a listening socket, and what an earlier daemon left in its store. */
@@ -237,6 +238,7 @@ int main(int argc, char **argv) {
         s.cache.on_free = on_content_free;
         s.cache.ud = &s;
         s.config.fd_store = getenv("NOTIFY_SOCKET") != NULL;
+        ledger_init(&s.device, 0);
         ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget());
         /* As many descriptors as connections may be open. */
         if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

@@ -171,6 +171,11 @@ static void end_load(struct model *m, struct request *rq) {
         msg.bytes = m->content->bytes;
         msg.load_us = rq->load_waited ? (server_now(m->server) - rq->arrived_ms) * 1000 : 0;
         msg.cached = !rq->model_read;
+        msg.placement = m->placement[0] ? m->placement : NULL;
+        msg.n_layers = m->n_layers;
+        msg.gpu_layers = m->gpu_layers;
+        msg.device_bytes = m->device_bytes;
+        msg.host_weights = m->host_weights;
         if (wire_encode_load_reply(&b, rq->client_id, &msg, NULL) < 0)
                 buf_clear(&b);
         request_end(rq, &b);

@@ -32,6 +32,9 @@ struct model_profile {
         char kv[17];
         bool pinned;
         uint64_t idle_timeout;
+        uint32_t gpu_layers;  /* UINT32_MAX: as many as fit */
+        uint64_t vram_budget; /* 0: what is left */
+        uint32_t rest;        /* index into config_rests */
 };
 
 struct model {
@@ -51,7 +54,12 @@ struct model {
 
         struct content *content;
         struct reservation context;
-        uint64_t device_bytes;  /* on a GPU */
+        uint64_t device_bytes;  /* on a GPU: weights and context */
+        struct reservation device; /* the same, in the device's account */
+        char placement[200];    /* for people; empty: where the device computes */
+        uint32_t n_layers, gpu_layers;
+        uint64_t host_weights;
+        bool keep;              /* it leaves the device only: its copy stays in memory while nobody needs the room */
         bool open_sent, open_waits; /* told to the worker; or memory must be freed first */
         bool dispatching, again, any_profile, dead;
         uint32_t open_crashes;
@@ -118,7 +126,9 @@ void models_worker_ready(struct server *s);
 void models_worker_lost(struct server *s, const char *how);
 void models_worker_hopeless(struct server *s, const struct h_error *err);
 /* Answers of the worker to open and close. */
-void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, const char *note);
+struct wk_open_reply;
+void model_on_opened(struct model *m, const struct wk_open_reply *b);
+void model_on_open_progress(struct model *m, uint64_t done, uint64_t total);
 void model_on_open_failed(struct model *m, const struct h_error *err);
 void model_on_closed(struct model *m);
 /* Once in each turn of the loop: frees the dead, serves who waited for memory. */

@@ -50,8 +50,9 @@ static void model_free(struct model *m) {
         model_drop_names(m);
         model_unpin(m);
         ledger_release(&m->context);
+        ledger_release(&m->device);
         ledger_release(&m->filling);
-        m->content = content_unref(&s->cache, m->content);
+        m->content = m->keep ? cache_keep(&s->cache, m->content) : content_unref(&s->cache, m->content);
         source_free(m->source);
         while (!list_empty(&m->unloads)) {
                 struct request *rq = list_first(&m->unloads, struct request, model_link);
@@ -101,6 +102,7 @@ void model_close(struct model *m) {
         if ((was == MODEL_READY || m->open_sent) && worker_ready(s)) {
                 wk_init_close(&msg);
                 msg.model = m->key;
+                msg.keep = m->keep;
                 if (wk_encode_close(&b, WORKER_MODEL_BIT | m->key, &msg, NULL) == 0 && worker_send(s, &b, NULL, 0) == 0)
                         return; /* model_on_closed() */
         }
@@ -160,10 +162,73 @@ static bool make_room(struct server *s, const struct model *for_whom, uint64_t b
         return true;
 }
 
+/*
+ * The same for the device's memory: idle models leave it, least recently used
+ * first, if together they free what is missing. Their copies stay in host
+ * memory, from where they come back at the bus's speed.
+ */
+static bool make_device_room(struct server *s, const struct model *for_whom, uint64_t missing) {
+        struct model *oldest = NULL;
+        uint64_t sum = 0;
+
+        list_foreach(m, &s->models, struct model, link) {
+                if (m == for_whom || m->dead)
+                        continue;
+                if (m->state == MODEL_CLOSING)
+                        return true;
+                if (!idle(m))
+                        continue;
+                sum += m->device_bytes;
+                if (!oldest || m->last_used_ms < oldest->last_used_ms)
+                        oldest = m;
+        }
+        if (!oldest || sum < missing)
+                return false;
+        log_info(&s->log, "model %s leaves the device to make room for %s; its copy stays in memory", oldest->label, for_whom->label);
+        oldest->keep = true;
+        model_close(oldest);
+        return true;
+}
+
+/* Who has the device's memory, and who would have to go for this one: the least recently used first. */
+static void say_device_holders(struct server *s, const struct model *for_whom, const struct h_error *why, struct h_error *ret) {
+        uint64_t missing = why->needed > why->available ? why->needed - why->available : 0, sum = 0, after = 0;
+        char held[256], go[128] = "";
+        size_t n = 0;
+
+        if (!ledger_holders(&s->device, NULL, held, sizeof(held))) {
+                *ret = *why;
+                return;
+        }
+        while (sum < missing) {
+                struct model *next = NULL;
+
+                list_foreach(m, &s->models, struct model, link)
+                        if (m != for_whom && m->state == MODEL_READY && m->last_used_ms >= after && m->device_bytes &&
+                            (!next || m->last_used_ms < next->last_used_ms))
+                                next = m;
+                if (!next)
+                        break;
+                sum += next->device_bytes;
+                after = next->last_used_ms + 1;
+                n += (size_t)snprintf(go + n, sizeof(go) - n, "%s%s", n ? ", " : "", next->label);
+                if (n >= sizeof(go))
+                        break;
+        }
+        if (sum >= missing && go[0])
+                h_error_counts(ret, why->code, why->needed, why->available, "%s; held: %s; it would fit without %s: hearth unload NAME", why->message,
+                               held, go);
+        else
+                h_error_counts(ret, why->code, why->needed, why->available, "%s; held: %s; it would not fit without them either", why->message, held);
+}
+
 static void try_fill(struct model *m) {
         struct h_error err = {};
         char holder[64];
 
+        /* Copies that nobody uses go first. */
+        if (ledger_available(&m->server->ledger) < m->needs)
+                cache_drop_restored(&m->server->cache);
         if (ledger_reserve(&m->server->ledger, &m->filling, m->needs, model_holder(m, holder), &err) == 0) {
                 m->needs = 0;
                 fill_go(m->fill);
@@ -225,8 +290,15 @@ static void on_progress(void *ud, uint64_t done, uint64_t total) {
                         request_progress(rq, m->label, done, total);
 }
 
+/* Into the device's memory: the worker's second half of a load. */
+void model_on_open_progress(struct model *m, uint64_t done, uint64_t total) {
+        if (m->state == MODEL_OPENING && m->open_sent)
+                on_progress(m, done, total);
+}
+
 static bool profile_equal(const struct model_profile *a, const struct model_profile *b) {
-        return a->n_ctx == b->n_ctx && a->slots == b->slots && strcmp(a->kv, b->kv) == 0;
+        return a->n_ctx == b->n_ctx && a->slots == b->slots && strcmp(a->kv, b->kv) == 0 && a->gpu_layers == b->gpu_layers &&
+               a->vram_budget == b->vram_budget && a->rest == b->rest;
 }
 
 /* A copy of a file whose model is resident turned out to be the same: its requests go there. */
@@ -322,7 +394,7 @@ void model_note_use(struct model *m) {
         const char *name = model_name_for(m, UINT32_MAX);
         struct content_use *u = &m->content->use;
 
-        *u = (struct content_use){ .known = true, .n_ctx = m->profile.n_ctx, .slots = m->profile.slots, .pinned = m->profile.pinned,
+        *u = (struct content_use){ .known = true, .gpu_layers = m->profile.gpu_layers, .vram_budget = m->profile.vram_budget, .n_ctx = m->profile.n_ctx, .slots = m->profile.slots, .pinned = m->profile.pinned,
                                    .pinned_by = m->pinned_by ? m->pinned_by->uid : UINT32_MAX };
         memcpy(u->kv, m->profile.kv, sizeof(u->kv));
         if (name && !strchr(name, '\n'))
@@ -364,6 +436,8 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                 use = content->use;
                 profile.n_ctx = use.n_ctx;
                 profile.slots = use.slots;
+                profile.gpu_layers = use.gpu_layers;
+                profile.vram_budget = use.vram_budget;
                 memcpy(profile.kv, use.kv, sizeof(profile.kv));
                 content->use.known = false;
         }
@@ -429,6 +503,9 @@ static void send_open(struct model *m) {
         msg.n_ctx = m->profile.n_ctx;
         msg.slots = m->profile.slots;
         msg.kv = m->profile.kv;
+        msg.gpu_layers = m->profile.gpu_layers;
+        msg.vram_budget = m->profile.vram_budget;
+        msg.rest = config_rests[m->profile.rest];
         /* A GPU's memory is the worker's to know; the ledger is the host's. */
         msg.available = s->config.cuda ? 0 : MAX(ledger_available(&s->ledger), UINT64_C(1));
         r = wk_encode_open(&b, WORKER_MODEL_BIT | m->key, &msg, &err);
@@ -465,8 +542,29 @@ static void open_next(struct server *s) {
                 send_open(next);
 }
 
-void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, const char *note) {
+/* Which part is where, what computes and what to expect of it: one line for people. */
+static void note_placement(struct model *m, const struct wk_open_reply *b) {
+        char a[32], c[32], speed[48] = "";
+
+        m->n_layers = b->n_layer;
+        m->gpu_layers = b->gpu_layers;
+        m->host_weights = b->host_bytes;
+        if (b->tokens_per_s > 0)
+                snprintf(speed, sizeof(speed), "; about %.3g tokens/s", b->tokens_per_s);
+        if (b->host_bytes)
+                snprintf(m->placement, sizeof(m->placement), "%u of %u layers in device memory (%s); %s in host memory, %s%s", b->gpu_layers,
+                         b->n_layer, format_bytes(b->device_bytes, a), format_bytes(b->host_bytes, c),
+                         b->host_computes ? "computed by the processor" : "read by the device over the bus", speed);
+        else
+                snprintf(m->placement, sizeof(m->placement), "all %u layers in device memory (%s)%s", b->n_layer,
+                         format_bytes(b->device_bytes, a), speed);
+}
+
+void model_on_opened(struct model *m, const struct wk_open_reply *b) {
         struct server *s = m->server;
+        uint32_t n_ctx = b->n_ctx;
+        uint64_t context_bytes = b->context_bytes;
+        const char *note = b->note;
         struct h_error err = {};
         const char *shared = model_name_for(m, UINT32_MAX);
         char holder[64];
@@ -475,8 +573,16 @@ void model_on_opened(struct model *m, uint32_t n_ctx, uint64_t context_bytes, co
         if (m->state != MODEL_OPENING || !m->open_sent)
                 return;
         m->open_sent = false;
-        m->device_bytes = s->config.cuda ? context_bytes : 0;
-        if (!s->config.cuda)
+        m->device_bytes = s->config.cuda ? context_bytes + b->device_bytes : 0;
+        if (s->config.cuda) {
+                struct h_error ignored = {}; /* an account, no limit */
+                uint64_t budget = s->device.budget;
+
+                s->device.budget = 0;
+                (void)ledger_reserve(&s->device, &m->device, m->device_bytes, model_holder(m, holder), &ignored);
+                s->device.budget = budget;
+                note_placement(m, b);
+        } else
                 r = ledger_reserve(&s->ledger, &m->context, context_bytes, model_holder(m, holder), &err);
         if (r == 0)
                 r = model_pin_recount(m, &err);
@@ -536,7 +642,9 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
         if (m->state != MODEL_OPENING || !m->open_sent)
                 return;
         m->open_sent = false;
-        if (err->code == HEARTH_E_model_no_memory && make_room(s, m, err->needed)) {
+        if (err->code == HEARTH_E_model_no_memory &&
+            (s->config.cuda ? make_device_room(s, m, err->needed > err->available ? err->needed - err->available : 0)
+                            : make_room(s, m, err->needed))) {
                 m->open_waits = true;
                 return;
         }
@@ -549,6 +657,11 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
                 char held[200];
                 struct h_error e = {};
 
+                if (s->config.cuda) {
+                        say_device_holders(s, m, err, &e);
+                        model_fail(m, &e);
+                        return;
+                }
                 if (ledger_holders(&s->ledger, &m->content->held, held, sizeof(held))) {
                         h_error_counts(&e, err->code, err->needed, err->available, "%s; held: %s", err->message, held);
                         model_fail(m, &e);
@@ -591,6 +704,7 @@ void models_worker_lost(struct server *s, const char *how) {
                 bool opening = m->state == MODEL_OPENING && m->open_sent;
 
                 ledger_release(&m->context);
+                ledger_release(&m->device);
                 m->open_sent = m->open_waits = false;
                 if (m->dead)
                         continue;

@@ -67,6 +67,7 @@ int report_status(struct session *se, struct schema_msg *m, struct frame *f, str
                 }
         r.host_bytes = s->ledger.used;
         r.host_budget = s->ledger.budget;
+        r.device_budget = s->device.budget;
         for (size_t i = 0; i < ELEMENTSOF(counters); i++) {
                 wire_init_status_metric(&metrics[n]);
                 metrics[n].name = counters[i].name;
@@ -214,6 +215,11 @@ static void fill_resident(struct wire_model_info *p, const struct model *mo, uin
         p->n_ctx = mo->n_ctx;
         if (mo->note[0])
                 p->note = mo->note;
+        if (mo->placement[0])
+                p->placement = mo->placement;
+        p->device_bytes = mo->device_bytes;
+        if (mo->state == MODEL_READY && mo->device_bytes)
+                p->where = "vram";
         if (!mo->content)
                 return;
         p->bytes = mo->content->bytes;

@@ -109,7 +109,9 @@ static void after(uv_work_t *w, int status) {
 bool resolve_profile_matches(const struct model *m, const struct wire_load *load) {
         return (!load->n_ctx || load->n_ctx == m->profile.n_ctx || load->n_ctx == m->n_ctx) &&
                (!load->slots || load->slots == m->profile.slots) &&
-               (!load->n_kv || strcmp(load->kv, m->profile.kv[0] ? m->profile.kv : "f16") == 0);
+               (!load->n_kv || strcmp(load->kv, m->profile.kv[0] ? m->profile.kv : "f16") == 0) &&
+               (load->gpu_layers == UINT32_MAX || load->gpu_layers == m->profile.gpu_layers) &&
+               (!load->vram_budget || load->vram_budget == m->profile.vram_budget);
 }
 
 int resolve_start(struct request *rq, const char *name, const int *fds, size_t n_fds, const struct wire_load *load,
@@ -136,8 +138,8 @@ int resolve_start(struct request *rq, const char *name, const int *fds, size_t n
         rs->n_fds = n_fds;
         cm = config_model_of(&rq->server->config, name);
         rs->profile = (struct model_profile){ .n_ctx = cm->context, .slots = cm->slots, .pinned = cm->pinned,
-                                              .idle_timeout = cm->idle_timeout };
-        rs->any_profile = !load || !(load->n_ctx || load->slots || load->n_kv);
+                                              .idle_timeout = cm->idle_timeout, .gpu_layers = cm->gpu_layers, .rest = cm->rest };
+        rs->any_profile = !load || !(load->n_ctx || load->slots || load->n_kv || load->gpu_layers != UINT32_MAX || load->vram_budget);
         if (load) {
                 if (load->n_ctx)
                         rs->profile.n_ctx = load->n_ctx;
@@ -145,6 +147,10 @@ int resolve_start(struct request *rq, const char *name, const int *fds, size_t n
                         rs->profile.slots = load->slots;
                 if (load->n_kv)
                         snprintf(rs->profile.kv, sizeof(rs->profile.kv), "%s", load->kv);
+                if (load->gpu_layers != UINT32_MAX)
+                        rs->profile.gpu_layers = load->gpu_layers;
+                if (load->vram_budget)
+                        rs->profile.vram_budget = load->vram_budget;
         }
         rq->resolve = rs;
         rq->state = REQUEST_RESOLVING;

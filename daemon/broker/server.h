@@ -72,6 +72,7 @@ struct server {
         char *default_model;  /* taken when a request names none: the last loaded */
 
         struct cache cache;
+        struct ledger device; /* an account of the GPU's memory: the worker decides what fits, this says who has it */
         struct ledger ledger;
         struct worker worker;
         struct counters count;

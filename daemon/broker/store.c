@@ -84,6 +84,8 @@ static int describe(struct cache *c, const char *default_model, struct buf *b) {
                 if (r == 0 && co->use.known)
                         r = buf_printf(b, "use %s %u %u %s %d %u %s\n", hex, co->use.n_ctx, co->use.slots, co->use.kv[0] ? co->use.kv : "-",
                                        co->use.pinned, co->use.pinned_by, co->use.name);
+                if (r == 0 && co->use.known && (co->use.gpu_layers != UINT32_MAX || co->use.vram_budget))
+                        r = buf_printf(b, "place %s %u %" PRIu64 "\n", hex, co->use.gpu_layers, co->use.vram_budget);
         }
         if (r == 0 && default_model && !strchr(default_model, '\n'))
                 r = buf_printf(b, "default %s\n", default_model);
@@ -173,7 +175,7 @@ static bool restore_content(struct server *s, const char *line, int *fds, char *
 }
 
 static bool restore_use(struct server *s, const char *line) {
-        struct content_use u = { .known = true };
+        struct content_use u = { .known = true, .gpu_layers = UINT32_MAX };
         struct content *c;
         uint8_t hash[32];
         char hex[65];
@@ -192,6 +194,26 @@ static bool restore_use(struct server *s, const char *line) {
         return true;
 }
 
+/* After its "use": what of it was in device memory. */
+static bool restore_place(struct server *s, const char *line) {
+        uint32_t gpu_layers;
+        uint64_t budget;
+        uint8_t hash[32];
+        struct content *c;
+        char hex[65];
+        int used = 0;
+
+        if (sscanf(line, "place %64s %u %" SCNu64 "%n", hex, &gpu_layers, &budget, &used) != 3 || !used || line[used] || strlen(hex) != 64 ||
+            !hex_parse(hex, hash))
+                return false;
+        c = cache_by_hash(&s->cache, hash);
+        if (c && c->use.known) {
+                c->use.gpu_layers = gpu_layers;
+                c->use.vram_budget = budget;
+        }
+        return true;
+}
+
 static bool restore_default(struct server *s, const char *line) {
         line += strlen("default ");
         if (!*line || !utf8_valid(line, strlen(line), NULL))
@@ -206,6 +228,8 @@ static bool restore_line(struct server *s, const char *line, int *fds, char *con
                 return restore_content(s, line, fds, names, n);
         if (strncmp(line, "use ", 4) == 0)
                 return restore_use(s, line);
+        if (strncmp(line, "place ", 6) == 0)
+                return restore_place(s, line);
         if (strncmp(line, "default ", 8) == 0)
                 return restore_default(s, line);
         return cache_parse_identity(&s->cache, line);

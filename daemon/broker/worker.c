@@ -118,6 +118,7 @@ static void on_frame(struct channel *c, struct frame *f) {
                         break;
                 snprintf(w->device, sizeof(w->device), "%s", b->device ? b->device : "");
                 snprintf(w->numerics, sizeof(w->numerics), "%s", b->numerics ? b->numerics : "");
+                s->device.budget = b->device_budget;
                 w->state = WORKER_READY;
                 w->ready_ms = server_now(s);
                 log_info(&s->log, "worker %u serves on %s", w->pid, w->device);
@@ -134,11 +135,18 @@ static void on_frame(struct channel *c, struct frame *f) {
                 w->busy = b->busy;
                 break;
         }
+        case WK_open_progress: {
+                const struct wk_open_progress *b = m.body;
+                mo = model_by_key(s, b->model);
+                if (mo)
+                        model_on_open_progress(mo, b->done, b->total);
+                break;
+        }
         case WK_open_reply: {
                 const struct wk_open_reply *b = m.body;
                 mo = model_by_key(s, m.id & ~WORKER_MODEL_BIT);
                 if (mo)
-                        model_on_opened(mo, b->n_ctx, b->context_bytes, b->note);
+                        model_on_opened(mo, b);
                 break;
         }
         case WK_close_reply:
@@ -184,6 +192,19 @@ static void on_released(struct channel *c) {
 }
 
 static const struct channel_ops ops = { .on_frame = on_frame, .on_gone = on_gone, .on_released = on_released };
+
+void worker_forget(struct server *s, const uint8_t hash[32]) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_forget msg;
+
+        if (!s->config.cuda || !worker_ready(s))
+                return;
+        wk_init_forget(&msg);
+        msg.hash = hash;
+        msg.n_hash = 32;
+        if (wk_encode_forget(&b, 0, &msg, NULL) == 0)
+                (void)worker_send(s, &b, NULL, 0);
+}
 
 int worker_send(struct server *s, struct buf *b, const int *fds, uint32_t n_fds) {
         struct worker *w = &s->worker;
@@ -323,6 +344,7 @@ static void start(struct server *s) {
         msg.version = PROTOCOL;
         msg.backend = s->config.cuda ? "cuda" : "cpu";
         msg.threads = s->config.threads;
+        msg.vram_budget = s->config.vram_budget;
         r = wk_encode_hello(&b, 0, &msg, &err);
         if (r == 0 && !(p = h_new0(struct worker_process, 1)))
                 r = -ENOMEM;

@@ -38,6 +38,8 @@ void worker_init(struct server *s);
 /* Starts it if there is none. models_worker_ready() is called when it serves. */
 void worker_need(struct server *s);
 bool worker_ready(const struct server *s);
+/* A content is gone: the worker need not keep it any longer. */
+void worker_forget(struct server *s, const uint8_t hash[32]);
 /* Frames for it; -EPIPE if it is not there (it will be told everything anew). */
 int worker_send(struct server *s, struct buf *b, const int *fds, uint32_t n_fds);
 /* Work was given to a worker that had none: the clock of the hang check starts now. */

@@ -57,6 +57,8 @@ int main(int argc, char **argv) {
         /* Whatever becomes of the broker, we don't outlive it: the channel's end says so too, but a hung thread can't hear it. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         signal(SIGINT, SIG_IGN); /* Ctrl-C on hearthd's terminal is for hearthd, which ends us */
+        /* CUDA: all code onto the card when the device opens; a module that loads itself in the middle of a step stops every stream. */
+        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
         prctl(PR_SET_NAME, strcmp(argv[1], "--fill") == 0 ? "hearth-fill" : "hearth-worker");
         return strcmp(argv[1], "--fill") == 0 ? worker_fill(&log) : worker_serve(&log);
 }

@@ -62,7 +62,7 @@ static void describe_numerics(const char *device, bool cuda, char out[160]) {
 
 static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         bool cuda = strcmp(m->backend, "cuda") == 0;
-        struct eng_device_options o = { .backend = cuda ? ENG_CUDA : ENG_CPU, .threads = m->threads };
+        struct eng_device_options o = { .backend = cuda ? ENG_CUDA : ENG_CPU, .threads = m->threads, .vram_budget = m->vram_budget };
         _cleanup_(buf_free) struct buf b = {};
         struct wk_hello_reply reply;
         struct h_error err = {};
@@ -85,6 +85,9 @@ static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         wk_init_hello_reply(&reply);
         reply.version = PROTOCOL;
         reply.device = eng_device_describe(w->device);
+        w->on_gpu = cuda;
+        if (cuda && eng_device_budget(w->device, &reply.device_budget) < 0)
+                reply.device_budget = 0;
         describe_numerics(reply.device, cuda, numerics);
         reply.numerics = numerics;
         push(w, &b, wk_encode_hello_reply(&b, id, &reply, NULL));
@@ -128,6 +131,8 @@ static void on_open(struct worker *w, const struct wk_open *msg, int fd) {
                 m->want_ctx = msg->n_ctx;
                 m->slots = msg->slots;
                 m->available = msg->available;
+                m->gpu_layers = msg->gpu_layers;
+                m->vram_budget = msg->vram_budget;
                 atomic_store(&m->refs, 2); /* ours and the pipeline's */
                 pthread_mutex_init(&m->text_lock, NULL);
                 list_init(&m->tasks);
@@ -141,6 +146,8 @@ static void on_open(struct worker *w, const struct wk_open *msg, int fd) {
                 r = h_error_set(&err, HEARTH_E_internal, "no descriptor came with the model");
         else
                 r = parse_kv(msg->kv ? msg->kv : "", &m->kv, &err);
+        if (m && msg->rest)
+                m->rest = strcmp(msg->rest, "host") == 0 ? ENG_REST_HOST : strcmp(msg->rest, "device") == 0 ? ENG_REST_DEVICE : ENG_REST_AUTO;
         if (r < 0) {
                 h_error_from_errno(&err, r, "opening a model");
                 send_error(w, MODEL_BIT | msg->model, &err);
@@ -162,6 +169,7 @@ static void on_close(struct worker *w, const struct wk_close *msg) {
 
         if (m) {
                 list_remove(&m->known);
+                atomic_store(&m->keep, msg->keep);
                 atomic_store(&m->closing, true);
                 wmodel_unref(m);
                 engine_wake(w);
@@ -274,6 +282,7 @@ static int on_frame(struct control *c, struct frame *f) {
         case WK_hello: on_hello(w, m.id, m.body); break;
         case WK_open: on_open(w, m.body, frame_take_fd(f, 0)); break;
         case WK_close: on_close(w, m.body); break;
+        case WK_forget: park_forget(w, ((const struct wk_forget *)m.body)->hash); break;
         case WK_start: on_start(w, m.id, m.body); break;
         case WK_credit:
                 t = find_task(w, m.id);
@@ -388,6 +397,8 @@ int worker_serve(const struct log *log) {
         list_init(&w->tasks);
         list_init(&w->new_models);
         list_init(&w->new_tasks);
+        list_init(&w->parked);
+        pthread_mutex_init(&w->park_lock, NULL);
         pthread_mutex_init(&w->lock, NULL);
         pthread_cond_init(&w->some, NULL);
         pthread_mutex_init(&w->device_lock, NULL);

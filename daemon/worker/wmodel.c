@@ -8,6 +8,7 @@
 
 #define MODEL_BIT 0x80000000u
 #define DEFAULT_CTX 4096u
+#define PROGRESS_US 40000u
 
 /* Releases what was built so far, in the order of dependence. */
 static void teardown(struct wmodel *m) {
@@ -22,7 +23,11 @@ static void teardown(struct wmodel *m) {
                 m->model = eng_model_close(m->model);
                 device_give(m->worker);
         }
-        m->image = eng_image_close(m->image);
+        if (m->image && atomic_load(&m->keep))
+                park_keep(m->worker, m->image);
+        else
+                eng_image_close(m->image); /* unpins it: not with the device in hand, it takes a while */
+        m->image = NULL;
         m->fd = fd_close(m->fd);
         m->items = NULL;
         m->results = NULL;
@@ -34,17 +39,24 @@ static uint32_t n_kept(uint32_t slots) {
         return MAX(2u, slots / 2);
 }
 
-static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
-        struct eng_limits l = { .n_places = m->slots, .n_prefix = n_kept(m->slots), .n_ctx = m->want_ctx, .kv = m->kv };
-        struct eng_memory mem;
-        int r;
-
-        if (!l.n_ctx)
-                l.n_ctx = m->info.n_ctx_train ? MIN(m->info.n_ctx_train, DEFAULT_CTX) : DEFAULT_CTX;
-        if (m->info.n_ctx_train && l.n_ctx > m->info.n_ctx_train)
-                return h_error_counts(err, HEARTH_E_bad_request, l.n_ctx, m->info.n_ctx_train,
-                                      "a context of %u positions was asked for, the model allows %u", l.n_ctx,
+static int limits(const struct wmodel *m, struct eng_limits *l, struct h_error *err) {
+        *l = (struct eng_limits){ .n_places = m->slots, .n_prefix = n_kept(m->slots), .n_ctx = m->want_ctx, .kv = m->kv };
+        if (!l->n_ctx)
+                l->n_ctx = m->info.n_ctx_train ? MIN(m->info.n_ctx_train, DEFAULT_CTX) : DEFAULT_CTX;
+        if (m->info.n_ctx_train && l->n_ctx > m->info.n_ctx_train)
+                return h_error_counts(err, HEARTH_E_bad_request, l->n_ctx, m->info.n_ctx_train,
+                                      "a context of %u positions was asked for, the model allows %u", l->n_ctx,
                                       m->info.n_ctx_train);
+        return 0;
+}
+
+static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
+        struct eng_limits l;
+        struct eng_memory mem;
+        int r = limits(m, &l, err);
+
+        if (r < 0)
+                return r;
         r = eng_plan(m->model, &l, m->available, &mem, err);
         if (r < 0)
                 return r;
@@ -63,15 +75,43 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
         return m->items && m->results && m->in_step ? 0 : -ENOMEM;
 }
 
+/* On its way to the device. */
+static void on_upload(void *ud, uint64_t done, uint64_t total) {
+        struct wmodel *m = ud;
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_open_progress msg;
+        uint64_t now = now_us();
+
+        atomic_fetch_add(&m->worker->steps, 1); /* a stuck load must be told from a long one */
+        if (done < total && now - m->progress_us < PROGRESS_US)
+                return;
+        m->progress_us = now;
+        wk_init_open_progress(&msg);
+        msg.model = m->key;
+        msg.done = done;
+        msg.total = total;
+        if (wk_encode_open_progress(&b, 0, &msg, NULL) == 0)
+                outbox_push(&m->worker->out, &b);
+}
+
 static int open_all(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
+        struct eng_limits l;
+        struct eng_load load = { .limits = &l, .gpu_layers = m->gpu_layers > INT32_MAX ? -1 : (int32_t)m->gpu_layers,
+                                 .vram_budget = m->vram_budget, .rest = m->rest, .progress = on_upload, .ud = m };
         const char *src;
         size_t n;
-        int r = eng_image_open(m->fd, true, &m->image, err);
+        int r = 0;
 
+        m->image = park_take(m->worker, m->fd);
+        if (!m->image)
+                r = eng_image_open(m->fd, true, &m->image, err);
         m->fd = fd_close(m->fd); /* the mapping keeps it */
         if (r < 0)
                 return r;
-        r = eng_model_open(m->worker->device, m->image, &m->model, err);
+        eng_image_info(m->image, &m->info);
+        r = limits(m, &l, err);
+        if (r >= 0)
+                r = eng_model_load(m->worker->device, m->image, m->worker->on_gpu ? &load : NULL, &m->model, err);
         if (r < 0)
                 return r;
         m->info = *eng_model_info(m->model);
@@ -81,6 +121,18 @@ static int open_all(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) 
         if (src)
                 m->style = toolcall_detect(src, n);
         return open_context(m, ret_bytes, err);
+}
+
+static void say_placement(const struct wmodel *m, struct wk_open_reply *msg) {
+        struct eng_placement p;
+
+        eng_model_placement(m->model, &p);
+        msg->device_bytes = p.device_bytes + p.ring_bytes;
+        msg->host_bytes = p.host_bytes;
+        msg->n_layer = p.n_layer;
+        msg->gpu_layers = p.n_device;
+        msg->host_computes = p.host_computes;
+        msg->tokens_per_s = p.decode_tok_s;
 }
 
 void wmodel_open(struct job *j) {
@@ -97,6 +149,7 @@ void wmodel_open(struct job *j) {
                 wk_init_open_reply(&msg);
                 msg.n_ctx = m->n_ctx;
                 msg.context_bytes = bytes;
+                say_placement(m, &msg);
                 msg.can_chat = m->tmpl != NULL;
                 msg.can_embed = m->info.can_embed;
                 if (!m->tmpl && m->tmpl_err.code != HEARTH_E_template_missing)

@@ -32,7 +32,9 @@ struct wmodel {
         uint32_t key;
         char *name;
         int fd;                  /* the sealed copy, until it is mapped */
-        uint32_t want_ctx, slots;
+        uint32_t want_ctx, slots, gpu_layers;
+        uint64_t vram_budget;
+        enum eng_rest rest;
         enum eng_kv_type kv;
         uint64_t available;
 
@@ -52,6 +54,8 @@ struct wmodel {
         atomic_bool closing;
         atomic_int n_tasks;      /* alive in any thread */
         bool failed;             /* never opened; nobody waits for its close */
+        atomic_bool keep;        /* its image is parked when it closes */
+        uint64_t progress_us;    /* of the last progress sent */
 
         /* engine thread */
         struct list tasks;
@@ -68,6 +72,7 @@ struct wmodel {
 struct worker {
         struct log log;
         struct eng_device *device;
+        bool on_gpu;
         struct outbox out;
         struct jobs text, compiling, quick_masks, slow_masks, loader;
 
@@ -87,6 +92,9 @@ struct worker {
         unsigned device_wanted;
         bool device_busy;
 
+        /* Images of models that left the device, still pinned: park.c. */
+        pthread_mutex_t park_lock;
+        struct list parked;
 
         atomic_uint_least64_t steps, rows;
         atomic_bool busy;        /* a step could be made */
@@ -111,6 +119,11 @@ int wmodel_vocab(struct wmodel *m, const struct grammar_vocab **ret, struct h_er
 /* device.c: exclusive use of the device; 'urgent' ones come before the engine's next step. */
 void device_take(struct worker *w, bool urgent);
 void device_give(struct worker *w);
+
+/* park.c: keeps an image (taken), hands a kept one out again, drops one. Any thread but the control thread may wait here. */
+void park_keep(struct worker *w, struct eng_image *im);
+struct eng_image *park_take(struct worker *w, int fd); /* of the file behind fd; NULL: none */
+void park_forget(struct worker *w, const uint8_t hash[32]);
 
 /* engine.c */
 void *engine_main(void *worker);

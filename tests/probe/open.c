@@ -141,8 +141,8 @@ int probe_context(struct probe *p, const struct eng_limits *l) {
 void probe_close(struct probe *p) {
         p->context = eng_context_free(p->context);
         p->model = eng_model_close(p->model);
-        p->device = eng_device_close(p->device);
         p->image = eng_image_close(p->image);
+        p->device = eng_device_close(p->device);
         p->memfd = fd_close(p->memfd);
 }
 

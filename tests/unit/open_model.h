@@ -38,8 +38,8 @@ static inline int open_model(const char *path, const struct eng_device_options *
 
 static inline void close_model(struct opened *m) {
         eng_model_close(m->model);
-        eng_device_close(m->device);
         eng_image_close(m->image);
+        eng_device_close(m->device);
         if (m->memfd >= 0)
                 close(m->memfd);
 }
