@@ -5,6 +5,9 @@
 
 #include "base/alloc.h"
 #include "client/client.h"
+#include "ipc/payload.h"
+
+#define LARGE_TEXT (1u << 20)
 
 /* The caller's struct, whatever its age: fields he doesn't know keep the defaults. */
 #define COPY_SIZED(to, from) memcpy((to), (from), MIN((from)->size, sizeof(*(to))))
@@ -104,6 +107,55 @@ static int fill_generate(hearth_client *c, const struct hearth_generate *user, s
         return 0;
 }
 
+/*
+ * A large text goes in a sealed memfd beside the message: it is not copied
+ * through the socket, and what follows on the connection need not wait for it.
+ * *fds (the model's, and one more) is the caller's to free; its last one to close.
+ */
+struct beside { int *fds; uint32_t n_fds; int payload; };
+
+static void beside_done(struct beside *b) {
+        fd_close(b->payload);
+        free(b->fds);
+}
+
+static int put_beside(struct wire_generate *w, const struct hearth_source *model, struct beside *b) {
+        const struct { const char *name, **text; size_t *n; } texts[] = {
+                { "prompt", &w->prompt, &w->n_prompt }, { "messages", &w->messages, &w->n_messages }, { "system", &w->system, &w->n_system },
+                { "prefix", &w->prefix, &w->n_prefix }, { "suffix", &w->suffix, &w->n_suffix }, { "tools", &w->tools, &w->n_tools },
+        };
+        size_t largest = 0, n = 0;
+        int r;
+
+        *b = (struct beside){ .payload = -1 };
+        for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
+                size_t k = *texts[i].text ? *texts[i].n ? *texts[i].n : strlen(*texts[i].text) : 0;
+                if (k > n) {
+                        n = k;
+                        largest = i;
+                }
+        }
+        if (n < LARGE_TEXT || n > PAYLOAD_MAX || model->n_fds >= WIRE_MAX_FDS)
+                return 0; /* what is too large for the daemon it says itself */
+        b->fds = h_new0(int, model->n_fds + 1);
+        if (!b->fds)
+                return -ENOMEM;
+        r = payload_make(*texts[largest].text, n, &b->payload);
+        if (r < 0) { /* no memfd to be had: as any other text */
+                beside_done(b);
+                *b = (struct beside){ .payload = -1 };
+                return r == -ENOMEM ? r : 0;
+        }
+        if (model->n_fds)
+                memcpy(b->fds, model->fds, model->n_fds * sizeof(int));
+        b->fds[model->n_fds] = b->payload;
+        b->n_fds = model->n_fds + 1;
+        *texts[largest].text = NULL;
+        *texts[largest].n = 0;
+        w->payload = texts[largest].name;
+        return 0;
+}
+
 /* What a resume needs besides the message. */
 static void keep_limits(hearth_call *call, const struct hearth_generate *g) {
         if (!call->kept)
@@ -117,11 +169,15 @@ int hearth_generate(hearth_client *c, const struct hearth_generate *user, const 
                     hearth_call **ret) {
         struct hearth_generate g;
         struct wire_generate w;
+        struct beside b = { .payload = -1 };
         hearth_call *call;
         int r = fill_generate(c, user, &g, &w);
 
         if (r == 0)
-                r = client_request(c, WIRE_generate, &w, g.model.fds, g.model.n_fds, ev, ud, &call);
+                r = put_beside(&w, &g.model, &b);
+        if (r == 0)
+                r = client_request(c, WIRE_generate, &w, b.fds ? b.fds : g.model.fds, b.fds ? b.n_fds : g.model.n_fds, ev, ud, &call);
+        beside_done(&b);
         if (r < 0)
                 return r;
         keep_limits(call, &g);
@@ -143,15 +199,18 @@ static int fill_kept(hearth_client *c, hearth_call *call, const struct hearth_re
         struct hearth_generate g;
         struct wire_generate w;
         struct kept_call *k;
+        struct beside beside = { .payload = -1 };
         int r = fill_generate(c, f->generate, &g, &w);
 
-        if (r < 0)
-                return r;
-        r = wire_encode_generate(&b, call->id, &w, &err);
+        if (r == 0)
+                r = put_beside(&w, &g.model, &beside);
+        if (r == 0)
+                r = wire_encode_generate(&b, call->id, &w, &err);
+        if (r == 0)
+                r = reconnect_keep(call, &b, beside.fds ? beside.fds : g.model.fds, beside.fds ? beside.n_fds : g.model.n_fds);
+        beside_done(&beside);
         if (r == -EHEARTH)
                 return err.code == HEARTH_E_no_memory ? -ENOMEM : client_refuse(c, &err);
-        if (r == 0)
-                r = reconnect_keep(call, &b, g.model.fds, g.model.n_fds);
         if (r < 0)
                 return r;
         keep_limits(call, &g);

@@ -10,6 +10,7 @@
 #include "daemon/broker/request_log.h"
 #include "daemon/broker/resolve.h"
 #include "daemon/broker/worker.h"
+#include "ipc/payload.h"
 
 /* ---- looking up ---- */
 
@@ -67,6 +68,7 @@ static void request_free(struct request *rq) {
                 model_detach(m, rq);
         user_unref(rq->user);
         free(rq->raw);
+        rq->payload = fd_close(rq->payload);
         free(rq->supersedes);
         free(rq->identity);
         buf_free(&rq->ids);
@@ -182,6 +184,7 @@ static void on_deadline(uv_timer_t *t) {
 struct fields {
         const char *model;
         uint32_t n_fds;
+        bool payload; /* and one more descriptor */
 };
 
 static struct fields fields_of(const struct schema_msg *m) {
@@ -189,9 +192,12 @@ static struct fields fields_of(const struct schema_msg *m) {
 #define CASE(ident)                                                             \
         case WIRE_##ident: {                                                    \
                 const struct wire_##ident *b = m->body;                         \
-                return (struct fields){ b->model ? b->model : "", b->n_fds };    \
+                return (struct fields){ b->model ? b->model : "", b->n_fds, false }; \
         }
-                CASE(generate)
+        case WIRE_generate: {
+                const struct wire_generate *b = m->body;
+                return (struct fields){ b->model ? b->model : "", b->n_fds, b->payload != NULL };
+        }
                 CASE(tokenize)
                 CASE(detokenize)
                 CASE(embed)
@@ -199,10 +205,10 @@ static struct fields fields_of(const struct schema_msg *m) {
 #undef CASE
         case WIRE_unload: {
                 const struct wire_unload *b = m->body;
-                return (struct fields){ b->model, 0 };
+                return (struct fields){ b->model, 0, false };
         }
         default:
-                return (struct fields){ "", 0 };
+                return (struct fields){ "", 0, false };
         }
 }
 
@@ -256,6 +262,22 @@ static int take_fds(struct frame *f, uint32_t n, int *fds, struct h_error *err) 
         return 0;
 }
 
+/* A text of it in a memfd: it is what it will be, and its memory is the user's to answer for. Nothing is read here. */
+static int take_payload(struct request *rq, int fd, struct h_error *err) {
+        uint64_t n;
+        int r;
+
+        rq->payload = fd;
+        r = payload_check(fd, &n, err);
+        if (r == 0)
+                r = user_charge_bytes(&rq->server->users, rq->user, n, err);
+        if (r < 0)
+                return r;
+        rq->charged += n;
+        rq->cost = (uint32_t)MIN(rq->cost + n / 4, (uint64_t)1 << 24);
+        return 0;
+}
+
 /* What needs a right of its own; making a model resident is looked at when it is known that one must be. */
 static int check_rights(struct session *se, const struct schema_msg *m, const struct model *model, const char *name, struct h_error *err) {
         const struct access_rule *rules = se->server->config.access;
@@ -294,7 +316,7 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
         const char *name = fields.model;
         struct server *s = se->server;
         struct request *rq, *older = NULL;
-        int fds[MODEL_MAX_PARTS], r;
+        int fds[MODEL_MAX_PARTS + 1], r;
         struct model *model = NULL;
 
         if (s->stopping)
@@ -341,6 +363,7 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
         rq->user = se->user;
         rq->user->refs++;
         rq->charged = f->n;
+        rq->payload = -1;
         rq->session_id = se->id;
         rq->rights = se->rights;
         rq->pin = m->type == WIRE_load && ((const struct wire_load *)m->body)->pin;
@@ -369,8 +392,13 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
                 r = setup_generate(rq, m->body, err);
         if (r == 0 && resume)
                 r = setup_resume(rq, resume);
-        if (r == 0 && fields.n_fds)
-                r = take_fds(f, fields.n_fds, fds, err);
+        if (r == 0 && (fields.n_fds || fields.payload))
+                r = take_fds(f, fields.n_fds + fields.payload, fds, err);
+        if (r == 0 && fields.payload) {
+                r = take_payload(rq, fds[fields.n_fds], err);
+                for (uint32_t i = 0; i < fields.n_fds && r < 0; i++)
+                        fd_close(fds[i]);
+        }
         if (r == 0 && model && (m->type != WIRE_load || resolve_profile_matches(model, m->body)))
                 r = model_attach(model, rq, err);
         else if (r == 0)

@@ -48,6 +48,7 @@ struct request {
 
         uint8_t *raw;             /* the client's message */
         size_t n_raw, charged;
+        int payload;              /* memfd with a text of it, or -1 */
         char *supersedes;
         uint32_t cost;            /* for the fair queue */
         uint64_t seed;

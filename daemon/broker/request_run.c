@@ -90,6 +90,7 @@ int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
         msg.waited_us = (server_now(s) - rq->arrived_ms) * 1000;
         msg.request = rq->raw;
         msg.n_request = rq->n_raw;
+        msg.payload = rq->payload >= 0;
         msg.client_id = rq->client_id;
         msg.resumed = rq->resumed;
         msg.changed = rq->changed;
@@ -103,7 +104,7 @@ int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
         }
         r = wk_encode_start(&b, rq->id, &msg, err);
         if (r == 0)
-                r = worker_send(s, &b, NULL, 0);
+                r = worker_send(s, &b, &rq->payload, rq->payload >= 0);
         if (r < 0)
                 return r;
         if (!rq->started)

@@ -15,6 +15,7 @@
 #include "daemon/worker/reply.h"
 #include "daemon/worker/worker.h"
 #include "engine/text/template.h"
+#include "ipc/payload.h"
 
 struct task *task_ref(struct task *t) {
         atomic_fetch_add(&t->refs, 1);
@@ -25,6 +26,7 @@ struct task *task_unref(struct task *t) {
         if (!t || atomic_fetch_sub(&t->refs, 1) != 1)
                 return NULL;
         schema_msg_free(&t->msg);
+        fd_close(t->payload);
         tok_ids_free(&t->feed);
         free(t->name);
         free(t->identity);
@@ -554,7 +556,10 @@ void task_prepare(struct job *j) {
 
         switch (t->msg.type) {
         case WIRE_generate:
-                r = prepare_generate(t, &err);
+                r = g->payload ? payload_take(&wire_schema, &t->msg, g->payload, t->payload, &err) : 0;
+                t->payload = fd_close(t->payload);
+                if (r == 0)
+                        r = prepare_generate(t, &err);
                 if (g->has_json_schema || g->has_grammar) {
                         j->run = task_prepare_grammar;
                         next = &t->worker->compiling;

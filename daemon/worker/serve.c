@@ -187,7 +187,8 @@ static int copy_u32(const void *p, size_t n, uint32_t **ret, size_t *ret_n) {
         return *ret ? 0 : -ENOMEM;
 }
 
-static void on_start(struct worker *w, uint32_t id, const struct wk_start *msg) {
+/* Takes payload (-1: none). */
+static void on_start(struct worker *w, uint32_t id, const struct wk_start *msg, int payload) {
         struct wmodel *m = find_model(w, msg->model);
         struct h_error err = {};
         struct task *t = NULL;
@@ -196,16 +197,19 @@ static void on_start(struct worker *w, uint32_t id, const struct wk_start *msg) 
         if (!m) {
                 h_error_set(&err, HEARTH_E_internal, "the worker does not have the request's model");
                 send_error(w, id, &err);
+                fd_close(payload);
                 return;
         }
         t = h_new0(struct task, 1);
         if (!t) {
                 h_error_set(&err, HEARTH_E_no_memory, "no memory for a request");
                 send_error(w, id, &err);
+                fd_close(payload);
                 return;
         }
         t->worker = w;
         t->model = m;
+        t->payload = payload;
         atomic_fetch_add(&m->refs, 1);
         atomic_fetch_add(&m->n_tasks, 1);
         atomic_store(&t->refs, 2); /* ours and the pipeline's */
@@ -283,7 +287,7 @@ static int on_frame(struct control *c, struct frame *f) {
         case WK_open: on_open(w, m.body, frame_take_fd(f, 0)); break;
         case WK_close: on_close(w, m.body); break;
         case WK_forget: park_forget(w, ((const struct wk_forget *)m.body)->hash); break;
-        case WK_start: on_start(w, m.id, m.body); break;
+        case WK_start: on_start(w, m.id, m.body, ((const struct wk_start *)m.body)->payload ? frame_take_fd(f, 0) : -1); break;
         case WK_credit:
                 t = find_task(w, m.id);
                 if (t) {

@@ -42,6 +42,7 @@ struct task {
         bool resumed;          /* by a client: 'resume' and 'runs' are as untrusted as the request */
         bool changed;          /* another identity began it */
         struct schema_msg msg; /* the client's request */
+        int payload;           /* memfd with a text of it, until it is read; or -1 */
         uint64_t waited_us, arrived_us;
         uint32_t *resume;      /* sent before the last worker, or daemon, died */
         size_t n_resume;

@@ -433,6 +433,30 @@ def test_chat_wrong_model():
         assert t.wait() == 66 and "> " not in t.output, t.output
 
 
+def test_large_text():
+    """a text over 1 MiB goes beside the message, in a sealed memfd; the rest of the message as ever"""
+    import fcntl
+    seen = []
+
+    def handler(stream, ident, method, fields):
+        if method == "generate":
+            fd = stream.fds.pop() if stream.fds else -1
+            seen.append((fields, fcntl.fcntl(fd, 1034) if fd >= 0 else 0, os.pread(fd, 4 << 20, 0) if fd >= 0 else b""))  # F_GET_SEALS
+            if fd >= 0:
+                os.close(fd)
+        answer(("Hi.",))(stream, ident, method, fields)
+    text = b"word " * (400 << 10)
+    with Fixture(handler) as f:
+        check(f.run("run", "m", "--raw", stdin=text), 0, "Hi.")
+        check(f.run("run", "m", "--raw", stdin=text[:1000]), 0, "Hi.")
+        check(f.run("run", "m", "-s", "terse", stdin=text), 0, "Hi.\n")
+    large, small, chat = seen
+    assert large[0]["payload"] == "prompt" and "prompt" not in large[0] and large[1] & 14 == 14, large[:2]
+    assert large[2].strip() == text.strip()
+    assert "payload" not in small[0] and small[0]["prompt"].strip() == text[:1000].decode().strip()
+    assert chat[0]["payload"] == "prompt" and chat[0]["system"] == "terse" and chat[0]["kind"] == "chat"
+
+
 def test_progress():
     """a load is shown on a terminal after half a second, and gone afterwards"""
     def handler(stream, ident, method, fields):

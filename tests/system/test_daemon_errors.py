@@ -166,6 +166,14 @@ def requests():
         fails("no-embeddings", lambda: c.call("embed", {"model": "tiny", "texts": ["a"]}))
         fails("unknown-method", lambda: c.call("sing"))
         fails("fds-missing", lambda: c.call("load", {"model": "/x.gguf", "n_fds": 1}))
+        import fcntl
+        for case, seals, size in (("payload-not-sealed", 4, 9), ("payload-too-large", 14, (64 << 20) + 1), ("payload-no-memfd", None, 0)):
+            fd = os.open(TINY, os.O_RDONLY) if seals is None else os.memfd_create("t", os.MFD_ALLOW_SEALING)
+            if seals:
+                os.ftruncate(fd, size)
+                fcntl.fcntl(fd, 1033, seals)  # F_ADD_SEALS
+            fails(case, lambda: c.call("generate", {"model": "tiny", "payload": "prompt"}, [fd]))
+            os.close(fd)
         fails("unload-unknown", lambda: c.call("unload", {"model": "nobody"}))
         message = lambda method, **f: pack(REQUEST, 1, method, f)[4:]
         resume = lambda **f: lambda: c.call("resume", {"request": 1, "seed": 2, "generate": message("generate", model="tiny", prompt="a"), **f})
