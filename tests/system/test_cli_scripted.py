@@ -447,9 +447,9 @@ def test_large_text():
         answer(("Hi.",))(stream, ident, method, fields)
     text = b"word " * (400 << 10)
     with Fixture(handler) as f:
-        check(f.run("run", "m", "--raw", stdin=text), 0, "Hi.")
-        check(f.run("run", "m", "--raw", stdin=text[:1000]), 0, "Hi.")
-        check(f.run("run", "m", "-s", "terse", stdin=text), 0, "Hi.\n")
+        check(f.run("run", "-m", "m", "--raw", stdin=text), 0, "Hi.")
+        check(f.run("run", "-m", "m", "--raw", stdin=text[:1000]), 0, "Hi.")
+        check(f.run("run", "-m", "m", "-s", "terse", stdin=text), 0, "Hi.\n")
     large, small, chat = seen
     assert large[0]["payload"] == "prompt" and "prompt" not in large[0] and large[1] & 14 == 14, large[:2]
     assert large[2].strip() == text.strip()
