@@ -66,6 +66,11 @@ int eng_image_build(const struct eng_source *src, const struct eng_image_options
                     struct h_error *err);
 /* Only the size that eng_image_build would write (reads metadata only). */
 int eng_image_size(const struct eng_source *src, const struct eng_image_options *o, uint64_t *ret_bytes, struct h_error *err);
+/*
+ * The same, and whether eng_model_open() would take the model: architecture, keys, the tensors' names and shapes, vocabulary.
+ * What only the weights' bytes can show comes later. 'ret_bytes' may be NULL.
+ */
+int eng_image_check(const struct eng_source *src, const struct eng_image_options *o, uint64_t *ret_bytes, struct h_error *err);
 
 /*
  * Reads every weight and looks for values that are not finite: model_invalid

@@ -11,6 +11,21 @@
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
 
+int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err) {
+        if (d->n_altup && !ops->altup)
+                return h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend "
+                                   "has no kernels for; load it with backend cpu", d->arch, ops->name);
+        return 0;
+}
+
+int model_check_vocab(const struct eng_desc *d, const struct tok *t, struct h_error *err) {
+        if (t && tok_n_vocab(t) > d->n_vocab)
+                return h_error_counts(err, HEARTH_E_model_invalid, tok_n_vocab(t), d->n_vocab,
+                                      "key tokenizer.ggml.tokens has %u entries, tensor token_embd.weight has %u rows",
+                                      tok_n_vocab(t), d->n_vocab);
+        return 0;
+}
+
 static int open_text(struct eng_model *m, struct h_error *err) {
         struct gguf_str s;
         int r;
@@ -18,10 +33,9 @@ static int open_text(struct eng_model *m, struct h_error *err) {
         r = tok_open(m->im->g, &m->tok, err);
         if (r < 0)
                 return r == -EHEARTH ? r : h_error_from_errno(err, r, "opening the tokenizer");
-        if (m->tok && tok_n_vocab(m->tok) > m->desc->n_vocab)
-                return h_error_counts(err, HEARTH_E_model_invalid, tok_n_vocab(m->tok), m->desc->n_vocab,
-                                      "key tokenizer.ggml.tokens has %u entries, tensor token_embd.weight has %u rows",
-                                      tok_n_vocab(m->tok), m->desc->n_vocab);
+        r = model_check_vocab(m->desc, m->tok, err);
+        if (r < 0)
+                return r;
         r = gguf_string(m->im->g, "tokenizer.chat_template", &s, err);
         if (r < 0)
                 return r;
@@ -74,9 +88,8 @@ int eng_model_load(struct eng_device *d, struct eng_image *im, const struct eng_
         place_free(&place);
         if (r >= 0)
                 r = arch_describe(im->g, m->t, &m->desc, err);
-        if (r >= 0 && m->desc->n_altup && !d->k->ops->altup)
-                r = h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend has "
-                                "no kernels for; load it with backend cpu", m->desc->arch, d->k->ops->name);
+        if (r >= 0)
+                r = model_check_backend(m->desc, d->k->ops, err);
         if (r >= 0)
                 r = model_placed(m, err);
         if (r >= 0)

@@ -38,6 +38,10 @@ const struct upload *tensors_upload(const struct tensors *t);
 struct tensors *tensors_close(struct tensors *t);
 uint64_t tensors_own_bytes(const struct tensors *t);
 
+/* What a description and a backend or a vocabulary must agree on. */
+int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err);
+int model_check_vocab(const struct eng_desc *d, const struct tok *t, struct h_error *err);
+
 /* load.c: decides where the tensors go (nothing on the CPU alone), and notes what became of it once they are there. */
 int model_place(struct eng_model *m, const struct eng_load *l, struct place *ret, struct h_error *err);
 int model_placed(struct eng_model *m, struct h_error *err);

@@ -175,7 +175,7 @@ static int fill(struct filling *f, struct buf *b, struct h_error *err) {
 
         r = look(f, before, err);
         if (r == 0)
-                r = eng_image_size(&src, &o, &bytes, err);
+                r = eng_image_check(&src, &o, &bytes, err);
         if (r == 0)
                 r = ask(f, bytes, err);
         if (r < 0)

@@ -269,21 +269,33 @@ static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, str
         return 0;
 }
 
-static int check_weights(const char *path, int fd) {
+/* Not an error: a file may be looked at without being run. */
+static void say_if_it_runs(const struct eng_source *src) {
+        struct eng_image_options o = { .backend = ENG_CPU };
+        struct h_error err = {};
+        int r = eng_image_check(src, &o, NULL, &err);
+
+        if (r < 0)
+                h_error_from_errno(&err, r, src->name);
+        fprintf(stderr, "%s%s\n", r < 0 ? "the engine can't run it: " : "the engine can run it", r < 0 ? err.message : "");
+}
+
+static int check_weights(const char *program, const char *path, int fd) {
         struct eng_source src = { .fds = &fd, .n_fds = 1, .name = path, .open_part = open_part, .ud = (void *)path };
         struct h_error err = {};
         int r = eng_source_verify(&src, NULL, &err);
 
         if (r < 0) {
                 h_error_from_errno(&err, r, path);
-                fprintf(stderr, "hearth-worker: %s\n", err.message);
+                fprintf(stderr, "%s: %s\n", program, err.message);
                 return hearth_code_exit(err.code);
         }
         fprintf(stderr, "every weight is finite\n");
+        say_if_it_runs(&src);
         return 0;
 }
 
-int worker_inspect(const char *path, bool json, bool verify) {
+int worker_inspect(const char *program, const char *path, bool json, bool verify) {
         _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         struct type_sum sums[_K_TYPE_MAX] = {};
         struct h_error err = {};
@@ -301,7 +313,7 @@ int worker_inspect(const char *path, bool json, bool verify) {
                 r = read_metadata(fd, (uint64_t)st.st_size, &mem, &g, &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "reading");
-                fprintf(stderr, "hearth-worker: %s: %s\n", path, err.message);
+                fprintf(stderr, "%s: %s: %s\n", program, path, err.message);
                 return hearth_code_exit(err.code);
         }
         sum_types(g, sums, &weights);
@@ -313,5 +325,5 @@ int worker_inspect(const char *path, bool json, bool verify) {
         free(mem);
         if (r != 0 || fflush(stdout) != 0)
                 return 74;
-        return verify ? check_weights(path, fd) : 0;
+        return verify ? check_weights(program, path, fd) : 0;
 }

@@ -17,8 +17,8 @@ static bool has_channel(void) {
         return getsockopt(3, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_STREAM;
 }
 
-/* [--json] [--verify] FILE, in any order. */
-static int inspect(int n, char **words) {
+/* [--json] [--verify] FILE, in any order. The CLI runs it under its own name. */
+static int inspect(const char *program, int n, char **words) {
         bool json = false, verify = false;
         const char *path = NULL;
 
@@ -33,10 +33,10 @@ static int inspect(int n, char **words) {
                         path = "";
         }
         if (!path || !*path) {
-                fputs("hearth-worker: --inspect takes one file\n", stderr);
+                fprintf(stderr, "%s: --inspect takes one file\n", program);
                 return 64;
         }
-        return worker_inspect(path, json, verify);
+        return worker_inspect(program, path, json, verify);
 }
 
 int main(int argc, char **argv) {
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
 
         signal(SIGPIPE, SIG_IGN);
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
-                return inspect(argc - 2, argv + 2);
+                return inspect(strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker", argc - 2, argv + 2);
         if (argc == 2 && strcmp(argv[1], "--version") == 0) {
                 puts("hearth-worker " HEARTH_VERSION);
                 return 0;

@@ -106,7 +106,7 @@ struct worker {
 
 int worker_serve(const struct log *log);              /* --serve */
 int worker_fill(const struct log *log);               /* --fill */
-int worker_inspect(const char *path, bool json, bool verify); /* --inspect */
+int worker_inspect(const char *program, const char *path, bool json, bool verify); /* --inspect */
 
 /* model.c: the loader's job; afterwards the engine has it, or the broker an error. */
 void wmodel_open(struct job *j);

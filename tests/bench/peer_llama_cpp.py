@@ -29,6 +29,7 @@ def main():
     ap.add_argument("--reps", type=int, default=3)
     ap.add_argument("--perplexity", metavar="TEXT", help="windows without overlap, first token of each unscored")
     ap.add_argument("--window", type=int, default=1024)
+    ap.add_argument("--windows", type=int, default=0, help="at most so many; 0: all")
     ap.add_argument("--kv", default="f16", choices=["f16", "f32"])
     a = ap.parse_args()
 
@@ -79,7 +80,7 @@ def main():
         n = L.llama_tokenize(vocab, text, len(text), buf, len(buf), False, False)
         ids = list(buf[:n])
         nll, cnt = 0.0, 0
-        for w in range(n // a.window):
+        for w in range(min(n // a.window, a.windows or 1 << 30)):
             L.llama_memory_clear(mem, True)
             win = ids[w * a.window:(w + 1) * a.window]
             feed(win, 0, True)

@@ -62,7 +62,9 @@ static int fill(const struct options *o, struct probe *p, struct h_error *err) {
         src.fds = &fd;
         p->memfd = memfd_create("model", MFD_CLOEXEC);
         r = p->memfd < 0 ? h_error_from_errno(err, -errno, "memfd_create")
-                         : eng_image_build(&src, &io, p->memfd, &bytes, err);
+                         : eng_image_check(&src, &io, NULL, err);
+        if (r >= 0)
+                r = eng_image_build(&src, &io, p->memfd, &bytes, err);
         fd_close(fd);
         return r < 0 ? r : eng_image_open(p->memfd, false, &p->image, err);
 }

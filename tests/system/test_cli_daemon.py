@@ -233,7 +233,42 @@ def test_inspect():
         check(r, 0, "")
         assert b"general.architecture" in r.stdout and b"blk.0.attn_q.weight" in r.stdout, r.stdout
         check(w.run("inspect", "/dev/null"), 66, "not a regular file")
-        check(w.run("inspect", "/nonexistent.gguf"), 66)
+        for r in (w.run("inspect", "/nonexistent.gguf"), w.run("inspect", "/dev/null")):
+            assert r.stderr.startswith(b"hearth: /"), r.stderr
+        # a name of the registry, as load takes it; a split model by its first part
+        part = w.models / "two-00001-of-00002.gguf"
+        shutil.copy(TINY, part)
+        for name, path in (("tiny", w.models / "tiny.gguf"), ("two", part)):
+            r = w.run("inspect", name)
+            check(r, 0, "")
+            assert r.stdout.startswith(str(path).encode()), r.stdout
+        check(w.run("inspect", "nothing"), 66, "hearth: nothing is no file, and no model")
+        r = w.run("inspect", "--verify", "tiny")
+        check(r, 0, "every weight is finite")
+        assert b"the engine can run it" in r.stderr, r.stderr
+
+
+def test_refused_before_the_copy():
+    """a model that can't be run is refused from its metadata and takes no memory"""
+    with World() as w:
+        def strange(name, old, new):
+            b = (w.models / "tiny.gguf").read_bytes()
+            assert old in b
+            path = w.models / name
+            path.write_bytes(b.replace(old, new))
+            return path
+
+        for name, old, new, code, words in (
+                ("arch", b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0frobn", 65, "unknown architecture \"frobn\"; known: llama"),
+                ("tensor", b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight", 65, "tensor blk.1.ffn_up.weight is missing"),
+                ("pre", b"llama-bpe", b"llama-xyz", 65, "llama-xyz")):
+            strange(name + ".gguf", old, new)
+            check(w.run("models"), 0)
+            before = json.loads(w.run("status", "--json").stdout)
+            r = w.run("load", name)
+            check(r, code, words)
+            after = json.loads(w.run("status", "--json").stdout)
+            assert after["host_bytes"] == before["host_bytes"], (before, after)
 
 
 def test_doctor():

@@ -516,11 +516,53 @@ static void test_faults(void **state) {
         buf_free(&b);
 }
 
+/* The look at a model before its weights: the size that the image will have, little read, every failure typed. */
+static void test_check(void **state) {
+        int fd = open(TEST_DATA "/oracle/models/llama-q4_0.gguf", O_RDONLY | O_CLOEXEC);
+        struct reader r = { 0 };
+        struct eng_source src = { .fds = &fd, .n_fds = 1, .name = "m.gguf", .pread = reading, .ud = &r };
+        struct eng_image_options o = { .backend = ENG_CPU };
+        struct h_error err = { 0 };
+        uint64_t size, bytes = 0;
+        struct buf b = { 0 };
+        int fd2;
+
+        assert_true(fd >= 0);
+        assert_int_equal(eng_image_check(&src, &o, &bytes, &err), 0);
+        assert_int_equal(eng_image_size(&src, &o, &size, &err), 0);
+        assert_int_equal(size, bytes);
+        src.pread = NULL;
+        for (uint64_t nth = 1; bytes; nth++) {
+                bytes = 0;
+                memset(&err, 0, sizeof(err));
+                fault_arm(FAULT_ALLOC, nth);
+                if (eng_image_check(&src, &o, &bytes, &err) == 0)
+                        break;
+                fault_arm(FAULT_ALLOC, 0);
+                assert_int_equal(err.code, HEARTH_E_no_memory);
+                bytes = 1;
+        }
+        fault_arm(FAULT_ALLOC, 0);
+        assert_int_equal(size, bytes);
+        close(fd);
+
+        model(&b, 31, 0, 0); /* tensors of an architecture that lacks others */
+        fd2 = file_of(&b);
+        src.fds = &fd2;
+        memset(&err, 0, sizeof(err));
+        assert_int_equal(eng_image_check(&src, &o, &bytes, &err), -EHEARTH);
+        assert_true(err.code == HEARTH_E_model_invalid || err.code == HEARTH_E_unknown_arch);
+        assert_non_null(strstr(err.message, "m.gguf: "));
+        close(fd2);
+        buf_free(&b);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_content), cmocka_unit_test(test_hash), cmocka_unit_test(test_failures),
                 cmocka_unit_test(test_split), cmocka_unit_test(test_hostile_manifest), cmocka_unit_test(test_seals),
                 cmocka_unit_test(test_faults), cmocka_unit_test(test_verify),
+                cmocka_unit_test(test_check),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
