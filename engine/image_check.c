@@ -23,7 +23,7 @@ static int check_text(const struct gguf *g, const struct eng_desc *d, struct h_e
         return r;
 }
 
-static int check_image(const struct eng_image *im, enum eng_backend backend, const struct k_ops *ops, struct h_error *err) {
+static int check_image(struct eng_image *im, enum eng_backend backend, const struct k_ops *ops, struct h_error *err) {
         struct eng_device dev = { .o.backend = backend };
         struct tensors *t = NULL;
         struct eng_desc *d = NULL;
