@@ -28,6 +28,7 @@ enum hearth_code {
 struct h_error {
         enum hearth_code code;
         uint64_t needed, available;
+        uint64_t retry_after_ms; /* 0: not said */
         char message[1016]; /* room for a list of what is known */
 };
 

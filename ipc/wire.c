@@ -35,6 +35,7 @@ int wire_encode_failure(struct buf *out, uint32_t id, const struct h_error *e) {
                 w.message = "";
         w.needed = e->needed;
         w.available = e->available;
+        w.retry_after_ms = e->retry_after_ms;
         return wire_encode_error(out, id, &w, NULL);
 }
 

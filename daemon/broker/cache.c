@@ -110,6 +110,14 @@ struct content *cache_find(struct cache *c, const struct source *src) {
         return co ? content_ref(co) : NULL;
 }
 
+bool cache_find_hash(struct cache *c, const struct source *src, uint8_t ret[32]) {
+        struct identity *id = identity_find(c, src);
+
+        if (id)
+                memcpy(ret, id->hash, 32);
+        return id != NULL;
+}
+
 /* Best effort: without it the file is read again next time. */
 static void remember(struct cache *c, const struct source *src, const uint8_t hash[32]) {
         struct identity *id = identity_find(c, src);

@@ -69,6 +69,8 @@ struct content *cache_keep(struct cache *cache, struct content *c);
 void cache_drop_restored(struct cache *c);
 /* The one that was known by this name: its file is another one now. True: there was one. */
 bool cache_drop_outdated(struct cache *c, const char *name);
+/* The hash of what these files hold, if it is known; the content need not be in memory. */
+bool cache_find_hash(struct cache *c, const struct source *src, uint8_t ret[32]);
 struct content *cache_by_hash(struct cache *c, const uint8_t hash[32]); /* no reference */
 /* What is known about files, as lines of text, and back. */
 int cache_describe(struct cache *c, struct buf *b);

@@ -63,6 +63,7 @@ int config_init(struct config *c) {
         *c = (struct config){
                 .log_level = LOG_LEVEL_INFO,
                 .hang_timeout = 120 * 1000,
+                .quarantine = 10 * 60 * 1000,
                 .stall_timeout = 10 * 60 * 1000,
                 .yield_timeout = 5 * 1000,
                 .hello_timeout = 10 * 1000,

@@ -48,6 +48,7 @@ struct config {
         uint64_t vram_budget;   /* bytes of device memory; 0: what it has */
         uint32_t threads;       /* worker's compute threads; 0: one per allowed core */
         uint64_t hang_timeout;  /* ms without a step or a loaded byte while there is work; 0: never */
+        uint64_t quarantine;    /* ms that a model which ended its worker repeatedly is set aside; 0: not at all */
         uint64_t stall_timeout; /* ms that a client may keep its request paused by not reading; 0: for ever */
         uint64_t yield_timeout; /* ms until it gives its slot up while others wait for one; 0: it does not */
         uint64_t hello_timeout; /* ms until a connection must have said hello */

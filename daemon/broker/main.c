@@ -17,6 +17,7 @@
 #include "base/latency.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/options.h"
+#include "daemon/broker/quarantine.h"
 #include "daemon/broker/reload.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/server.h"
@@ -231,6 +232,7 @@ int main(int argc, char **argv) {
         list_init(&s.sessions);
         list_init(&s.requests);
         list_init(&s.models);
+        list_init(&s.quarantine);
         list_init(&s.dead_models);
         memset(s.refused, 0xff, sizeof(s.refused)); /* -1 each */
         users_init(&s.users, &s.config);
@@ -271,6 +273,7 @@ int main(int argc, char **argv) {
 
         models_turn(&s);
         cache_done(&s.cache);
+        quarantine_done(&s);
         free(s.default_model);
         if (uv_loop_close(&s.loop) < 0) {
                 log_warning(&s.log, "handles were left open");

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "daemon/broker/model_internal.h"
 #include "daemon/broker/request.h"
+#include "daemon/broker/suspect.h"
 #include "daemon/broker/worker.h"
 
 /* More waiting than this are not told their place each time it changes. */
@@ -234,13 +235,33 @@ static void tell_positions(struct model *m) {
                         request_tell_position(rq, (uint32_t)fairq_position(&m->queue, &rq->queued) + 1);
 }
 
+/*
+ * While somebody is suspected of having ended the worker nothing else is given
+ * to it, and to him only when it has nothing. True: no such case.
+ */
+static bool dispatch_suspect(struct model *m) {
+        struct request *rq = m->server->n_suspects ? suspect_first(m->server) : NULL;
+
+        if (!rq)
+                return true;
+        m->again = false;
+        if (rq->model != m || rq->state != REQUEST_WAITING)
+                return false;
+        if (!suspect_alone(rq))
+                return false;
+        fairq_remove(&m->queue, &rq->queued);
+        list_remove(&rq->model_link);
+        (void)run(m, rq, 0);
+        return false;
+}
+
 void model_dispatch(struct model *m) {
         /* Running one may end it, which comes back here: one loop, not a recursion. */
         m->again = true;
         if (m->dispatching)
                 return;
         m->dispatching = true;
-        while (m->again && m->state == MODEL_READY && worker_ready(m->server)) {
+        while (m->again && m->state == MODEL_READY && worker_ready(m->server) && dispatch_suspect(m)) {
                 struct fairq_item *it;
                 uint32_t slot;
 

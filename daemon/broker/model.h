@@ -60,9 +60,12 @@ struct model {
         uint32_t n_layers, gpu_layers;
         uint64_t host_weights;
         bool keep;              /* it leaves the device only: its copy stays in memory while nobody needs the room */
+        bool insist;            /* somebody wants it loaded although it is set aside */
         bool open_sent, open_waits; /* told to the worker; or memory must be freed first */
         bool dispatching, again, any_profile, dead;
-        uint32_t open_crashes;
+        uint32_t open_crashes, n_deaths; /* ends of the worker that were its fault: see quarantine.h */
+        uint64_t first_death_ms;
+        bool blamed, died_opening; /* of the last one */
         uint32_t n_ctx;         /* in effect */
         char note[513];
 
@@ -95,8 +98,9 @@ bool model_is_only(const struct model *m, uint32_t uid);
  * The model of these files with this profile: one that is there, or a new one
  * that begins to load. Takes src (also on failure). 'name' becomes a name of it.
  * -EPERM: one would have to be loaded, and may_load is false.
+ * 'insist': also one that is set aside.
  */
-int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load,
+int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load, bool insist,
               const struct model_profile *p, bool any_profile, struct model **ret, struct h_error *err);
 /* The request joins (lease taken); it is served, now or when the model is ready. */
 int model_attach(struct model *m, struct request *rq, struct h_error *err);

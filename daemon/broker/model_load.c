@@ -10,14 +10,14 @@
 #include "base/alloc.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/model_internal.h"
+#include "daemon/broker/quarantine.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/resolve.h"
 #include "daemon/broker/store.h"
+#include "daemon/broker/suspect.h"
 #include "daemon/broker/user.h"
 #include "daemon/broker/worker.h"
 
-/* Opening it ended the worker this often: it is the model's fault. */
-#define MAX_OPEN_CRASHES 2u
 #define PROGRESS_MS 40u
 
 static void open_next(struct server *s);
@@ -258,6 +258,12 @@ void models_turn(struct server *s) {
                 m->open_waits = false;
         }
         open_next(s);
+        list_foreach(m, &s->models, struct model, link)
+                if (!m->dead)
+                        model_dispatch(m);
+        if (!s->n_suspects)
+                list_foreach(rq, &s->requests, struct request, link)
+                        request_grant(rq); /* who was held while somebody ran alone */
 }
 
 /* ---- fill ---- */
@@ -359,6 +365,10 @@ static void on_fill_done(void *ud, struct fill_result *r, uint64_t bytes_read, c
                 model_fail(m, &e);
                 return;
         }
+        if (quarantine_check(s, m->content->hash, m->label, m->insist, &e) < 0) {
+                model_fail(m, &e);
+                return;
+        }
         if (known) {
                 s->count.cache_hits++;
                 store_describe(s); /* another file is known to be it */
@@ -402,12 +412,13 @@ void model_note_use(struct model *m) {
         store_describe(m->server);
 }
 
-int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load,
+int model_get(struct server *s, struct source *src, const char *name, bool everybody, uint32_t uid, bool may_load, bool insist,
               const struct model_profile *p, bool any_profile, struct model **ret, struct h_error *err) {
         struct content *content = cache_find(&s->cache, src);
         struct model_profile profile = *p;
         struct content_use use = {};
         struct model *m = NULL;
+        uint8_t hash[32];
         int r;
 
         list_foreach(o, &s->models, struct model, link)
@@ -426,10 +437,13 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                         model_claim_names(m);
                 return r;
         }
-        if (!may_load) {
+        r = may_load ? 0 : -EPERM;
+        if (r == 0 && cache_find_hash(&s->cache, src, hash))
+                r = quarantine_check(s, hash, name, insist, err);
+        if (r < 0) {
                 content_unref(&s->cache, content);
                 source_free(src);
-                return -EPERM;
+                return r;
         }
         /* As it was open under the daemon before this one: an answer that is resumed finds the same profile. */
         if (content && content->use.known && any_profile) {
@@ -457,6 +471,7 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
         snprintf(m->label, sizeof(m->label), "%s", name);
         m->profile = profile;
         m->any_profile = any_profile;
+        m->insist = insist;
         m->loading_since_ms = m->last_used_ms = server_now(s);
         fairq_init(&m->queue);
         list_init(&m->names);
@@ -532,6 +547,8 @@ static void open_next(struct server *s) {
                         continue;
                 if (m->open_sent)
                         return;
+                if (suspect_excludes(s, m))
+                        continue;
                 if (!next && !m->open_waits)
                         next = m;
         }
@@ -683,8 +700,11 @@ void models_worker_ready(struct server *s) {
 }
 
 void models_worker_lost(struct server *s, const char *how) {
-        struct h_error err = {};
+        struct request *alone = suspect_first(s);
 
+        if (alone && alone->state != REQUEST_RUNNING)
+                alone = NULL;
+        quarantine_note(s, alone ? alone->model : NULL);
         /* Nothing is dispatched from here on. */
         list_foreach(m, &s->models, struct model, link)
                 if (m->state == MODEL_READY) {
@@ -695,14 +715,12 @@ void models_worker_lost(struct server *s, const char *how) {
         for (struct list *l = s->requests.prev; l != &s->requests;) {
                 struct request *rq = CONTAINER_OF(l, struct request, link);
                 if (rq->state == REQUEST_RUNNING && !rq->dead) {
-                        request_on_worker_lost(rq, how);
+                        request_on_worker_lost(rq, how, !alone || rq == alone);
                         l = s->requests.prev;
                 } else
                         l = l->prev;
         }
         list_foreach(m, &s->models, struct model, link) {
-                bool opening = m->state == MODEL_OPENING && m->open_sent;
-
                 ledger_release(&m->context);
                 ledger_release(&m->device);
                 m->open_sent = m->open_waits = false;
@@ -712,14 +730,8 @@ void models_worker_lost(struct server *s, const char *how) {
                         model_free(m);
                         continue;
                 }
-                m->open_crashes = opening ? m->open_crashes + 1 : 0;
-                if (m->open_crashes >= MAX_OPEN_CRASHES) {
-                        err = (struct h_error){};
-                        h_error_counts(&err, HEARTH_E_quarantined, m->open_crashes, 0,
-                                       "opening %s ended the worker %u times (it %s); it is set aside", m->label, m->open_crashes, how);
-                        model_fail(m, &err);
-                }
         }
+        quarantine_worker_lost(s, how);
 }
 
 void models_worker_hopeless(struct server *s, const struct h_error *err) {

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "daemon/broker/model.h"
+#include "daemon/broker/quarantine.h"
 #include "daemon/broker/request.h"
 #include "daemon/broker/version.h"
 
@@ -44,6 +45,7 @@ int report_status(struct session *se, struct schema_msg *m, struct frame *f, str
                 { "bytes_read", s->count.bytes_read },
                 { "worker_restarts", s->count.worker_restarts },
                 { "replays", s->count.replays },
+                { "quarantined", s->count.quarantined },
                 { "steps", s->worker.steps },
                 { "rows", s->worker.rows },
         };
@@ -98,6 +100,7 @@ static const char *phase_of(const struct request *rq) {
 static double rate_of(const struct request *rq, uint64_t now) {
         uint64_t n = request_n_generated(rq);
 
+        n -= MIN(n, rq->n_brought);
         if (n > 1 && rq->last_ms > rq->first_ms)
                 return (double)(n - 1) * 1000 / (double)(rq->last_ms - rq->first_ms);
         if (n == 0 && rq->n_done > rq->n_cached && now > rq->started_ms)
@@ -275,6 +278,9 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
                 v[n].n_parts = MIN(MAX(l->v[i].n_parts, 1u), 128u);
                 v[n].where = "disk";
                 v[n].bytes = l->v[i].bytes;
+                v[n].note = quarantine_of(s, l->v[i].name);
+                if (v[n].note)
+                        v[n].where = "failed";
                 if (mo) /* a second name of a resident one */
                         v[n].where = "memory";
                 n++;

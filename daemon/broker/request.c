@@ -9,6 +9,7 @@
 #include "daemon/broker/model.h"
 #include "daemon/broker/request_log.h"
 #include "daemon/broker/resolve.h"
+#include "daemon/broker/suspect.h"
 #include "daemon/broker/worker.h"
 #include "ipc/payload.h"
 
@@ -56,6 +57,7 @@ static void request_free(struct request *rq) {
         if (rq->dead)
                 return;
         rq->dead = true;
+        suspect_clear(rq);
         list_remove_walked(&rq->link);
         list_remove(&rq->session_link);
         rq->server->n_requests--;
@@ -302,6 +304,7 @@ static int setup_resume(struct request *rq, const struct wire_resume *w) {
         if (w->deadline_ms)
                 rq->deadline_ms = w->deadline_ms;
         rq->resumed = true;
+        rq->n_brought = w->n_ids / 4;
         rq->client_credit = w->n_ids / 4 + (uint64_t)w->credits;
         return r;
 }

@@ -20,8 +20,6 @@
 
 /* Tokens the worker may be ahead of what the client's socket took. */
 #define REQUEST_WINDOW 32u
-/* A request present at this many deaths of a worker is taken to be the cause. */
-#define REQUEST_MAX_CRASHES 2
 
 enum request_state { REQUEST_RESOLVING, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_PARKED };
 
@@ -64,9 +62,12 @@ struct request {
         uint32_t slot;
         bool parking;             /* the worker was told to give it back */
         bool in_slot, accepted, started, paused_told;
-        uint32_t crashes, position;
+        uint32_t crashes, position; /* crashes: ends of a worker that had it */
+        bool suspect;             /* see suspect.h; of these only: */
+        uint64_t crashed_at, suspect_ms;
         const char *cancel;       /* reason, once it is to end */
         uint32_t n_prompt, n_cached, n_done;
+        uint64_t n_brought;       /* of the ids: a resuming client brought them */
         uint64_t arrived_ms, started_ms, first_ms, last_ms, stalled_ms;
 
         char outcome[33];         /* how it ended, for the log: "stop", ... */
@@ -116,8 +117,8 @@ void request_end(struct request *rq, struct buf *b);
 void request_on_out(struct request *rq, const struct wk_out *m);
 void request_on_reply(struct request *rq, const struct wk_start_reply *m);
 void request_on_error(struct request *rq, const struct h_error *err);
-/* The worker died while it had this request. 'how' for messages. */
-void request_on_worker_lost(struct request *rq, const char *how);
+/* The worker died while it had this request. 'how' for messages; blamed: it may have been the cause. */
+void request_on_worker_lost(struct request *rq, const char *how, bool blamed);
 
 /* park.c: gives its slot up (the worker answers: request_on_parked()); goes on when its client can be sent something. */
 void request_park(struct request *rq);

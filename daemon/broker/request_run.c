@@ -13,12 +13,16 @@
 #include "base/alloc.h"
 #include "daemon/broker/identity.h"
 #include "daemon/broker/model.h"
+#include "daemon/broker/suspect.h"
 #include "daemon/broker/worker.h"
 
 /* Tokens that may have been sent in all, as things are. */
 static uint64_t allowed(const struct request *rq) {
         uint64_t n = request_n_generated(rq);
 
+        /* Another one is to be alone. */
+        if (rq->server->n_suspects && !rq->suspect)
+                return n;
         /* Nobody listens: it runs on only until the worker has noticed its end. */
         if (rq->session && !session_drained(rq->session))
                 return n;
@@ -151,6 +155,7 @@ void requests_tick(struct server *s) {
         uint64_t now = server_now(s);
 
         requests_park_stalled(s);
+        suspects_tick(s);
         list_foreach(rq, &s->requests, struct request, link) {
                 if (rq->dead || !request_stalled(rq))
                         rq->stalled_ms = 0;
@@ -250,9 +255,10 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
         if (r == 0 && m->n_frame)
                 r = check_frame(rq, m->frame, m->n_frame, false, &b, &type, &err);
         if (r == 0 && m->n_ids) {
-                if (rq->ids.len == 0)
+                if (!rq->first_ms)
                         rq->first_ms = rq->last_ms;
                 r = buf_append(&rq->ids, m->ids, m->n_ids);
+                suspect_progress(rq);
                 rq->server->count.tokens_generated += m->n_ids / 4;
         }
         if (r == 0 && m->n_roles && !rq->roles.len)
@@ -271,6 +277,7 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
         if (b.len && !rq->cancel)
                 request_send(rq, &b);
         request_grant(rq);
+        suspects_go_on(rq->server);
 }
 
 void request_on_reply(struct request *rq, const struct wk_start_reply *m) {
@@ -299,7 +306,7 @@ void request_on_error(struct request *rq, const struct h_error *err) {
         request_end_error(rq, err);
 }
 
-void request_on_worker_lost(struct request *rq, const char *how) {
+void request_on_worker_lost(struct request *rq, const char *how, bool blamed) {
         _cleanup_(buf_free) struct buf b = {};
         struct server *s = rq->server;
         struct h_error err = {};
@@ -313,14 +320,17 @@ void request_on_worker_lost(struct request *rq, const char *how) {
                 request_cancel(rq, reason);
                 return;
         }
-        rq->crashes++;
-        if (rq->crashes >= REQUEST_MAX_CRASHES) {
+        rq->crashes += blamed;
+        if (blamed && rq->crashes >= GUILTY_CRASHES) {
                 h_error_counts(&err, HEARTH_E_worker_lost, rq->crashes, 0,
-                               "the worker %s, and so did another before it, while it had this request; it is not tried a third "
-                               "time. %llu tokens were generated", how, (unsigned long long)request_n_generated(rq));
+                               "the worker %s, and so did %u others before it, while it had this request%s; it is not tried again. "
+                               "%llu tokens were generated", how, rq->crashes - 1, rq->suspect ? ", the last time this one alone" : "",
+                               (unsigned long long)request_n_generated(rq));
                 request_end_error(rq, &err);
                 return;
         }
+        if (blamed && rq->crashes >= SUSPECT_CRASHES)
+                suspect_note(rq);
         if (model_requeue(rq->model, rq) < 0) {
                 h_error_set(&err, HEARTH_E_no_memory, "no memory to replay the request");
                 request_end_error(rq, &err);

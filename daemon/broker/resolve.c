@@ -93,8 +93,8 @@ static void after(uv_work_t *w, int status) {
                 resolve_free(rs);
                 return;
         }
-        r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, rq->rights & (1u << ACCESS_LOAD), &rs->profile,
-                      rs->any_profile, &m, &err);
+        r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, rq->rights & (1u << ACCESS_LOAD), rq->type == WIRE_load,
+                      &rs->profile, rs->any_profile, &m, &err);
         if (r == -EPERM)
                 r = access_check(s->config.access, rq->rights, ACCESS_LOAD, rq->user->uid, rs->name, &err);
         if (r == 0)

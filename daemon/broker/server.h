@@ -33,7 +33,7 @@ struct counters {
         uint64_t fills;      /* copies made from files */
         uint64_t cache_hits; /* loads that needed no read, or whose content was there already */
         uint64_t bytes_read; /* from model files */
-        uint64_t worker_restarts, replays;
+        uint64_t worker_restarts, replays, quarantined;
         uint64_t reloads_failed;
         uint64_t parked;     /* slots given up for others */
 };
@@ -75,6 +75,8 @@ struct server {
         struct ledger device; /* an account of the GPU's memory: the worker decides what fits, this says who has it */
         struct ledger ledger;
         struct worker worker;
+        struct list quarantine;
+        uint32_t n_suspects;  /* requests that are to run alone */
         struct counters count;
         struct metrics metrics;
         uint64_t started_ms, last_tick_ms;

@@ -16,13 +16,14 @@
 #include "daemon/broker/request.h"
 #include "daemon/broker/server.h"
 #include "daemon/broker/spawn.h"
+#include "daemon/broker/suspect.h"
 #include "ipc/worker.h"
 
 #define PROTOCOL 1u
 #define BACKOFF_MIN_MS 20u
 #define BACKOFF_MAX_MS 5000u
 #define CHECK_MS 500u
-#define MAX_FAILURES 5u          /* ends in a row without having served, until the waiting are told */
+#define MAX_STILLBORN 5u         /* ends in a row before it was ready, until the waiting are told */
 #define SERVED_MS 10000u         /* this long in service: its end is no failure to start */
 
 struct worker_process {
@@ -52,7 +53,7 @@ const char *worker_state_name(const struct server *s) {
         case WORKER_NONE: return "none";
         case WORKER_STARTING: return "starting";
         case WORKER_READY: return "ready";
-        case WORKER_BACKOFF: return s->worker.failures >= MAX_FAILURES ? "failed" : "starting";
+        case WORKER_BACKOFF: return s->worker.stillborn >= MAX_STILLBORN ? "failed" : "starting";
         case WORKER_STOPPED: return "none";
         }
         return "none";
@@ -133,6 +134,7 @@ static void on_frame(struct channel *c, struct frame *f) {
                 w->steps = b->steps;
                 w->rows = b->rows;
                 w->busy = b->busy;
+                suspects_go_on(s);
                 break;
         }
         case WK_open_progress: {
@@ -272,14 +274,15 @@ static void lost(struct worker_process *p, const char *how) {
                 return;
         log_warning(&s->log, "worker %s", how);
         w->failures = served ? 1 : w->failures + 1;
+        w->stillborn = w->ready_ms ? 0 : w->stillborn + 1;
         s->count.worker_restarts++;
         wait = MIN((uint64_t)BACKOFF_MIN_MS << MIN(w->failures - 1, 16u), (uint64_t)BACKOFF_MAX_MS);
         w->state = WORKER_BACKOFF;
         w->ready_ms = 0;
         models_worker_lost(s, how);
-        if (w->failures >= MAX_FAILURES) {
+        if (w->stillborn >= MAX_STILLBORN) {
                 h_error_set(&err, HEARTH_E_worker_lost, "the worker can't be kept running: %s, %u times in a row; the daemon's log says more",
-                            how, w->failures);
+                            how, w->stillborn);
                 models_worker_hopeless(s, &err);
         }
         uv_timer_start(&w->timer, on_backoff, wait, 0);

@@ -22,7 +22,8 @@ struct worker {
         struct worker_process *process; /* the current one; earlier ones end by themselves */
         uv_timer_t timer;     /* back-off, or the check for a hang */
         uint32_t pid;
-        uint32_t failures;    /* ends since the last time it served for a while */
+        uint32_t failures;    /* ends since the last time it served for a while: each lengthens the back-off */
+        uint32_t stillborn;   /* ends in a row before it said hello */
         uint64_t ready_ms, progress_ms, beat_ms;
         uint64_t steps, rows;
         bool busy;

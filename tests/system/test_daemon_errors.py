@@ -308,12 +308,24 @@ def worker():
                     check("no-device" if "device" in e.message else "no-cuda-build", e.code, e.message)
     with daemon() as d, Client(d.path) as c:
         i = long_answer(c, 500, credits=3)
-        for n in (1, 2):
-            until("it runs", lambda: [p["phase"] for p in c.call("ps")["requests"]] == ["paused"] and c.call("status")["worker"] == "ready"
-                  and [m["where"] for m in c.call("models")["models"]] == ["memory"])
-            os.kill(c.call("status")["worker_pid"], signal.SIGKILL)
-            until("it is noticed", lambda: metrics(c)["worker_restarts"] == n)
+        deaths = 0
+
+        def end_workers(n):
+            nonlocal deaths
+            for _ in range(n):
+                until("it runs", lambda: [p["phase"] for p in c.call("ps")["requests"]] == ["paused"] and c.call("status")["worker"] == "ready"
+                      and [m["where"] for m in c.call("models")["models"]] == ["memory"])
+                os.kill(c.call("status")["worker_pid"], signal.SIGKILL)
+                deaths += 1
+                until("it is noticed", lambda: metrics(c)["worker_restarts"] == deaths)
+
+        end_workers(3)
         fails("worker-lost", lambda: [None for _ in c.events(i)])
+        i = long_answer(c, 500, credits=3)
+        end_workers(2)
+        fails("quarantined", lambda: [None for _ in c.events(i)])
+        e = fails("quarantined", lambda: c.generate(model="tiny", prompt="x", max_tokens=1))
+        assert 0 < e.fields["retry_after_ms"] <= 600_000 and e.fields["needed"] == 5, e.fields
 
 
 def start(*arguments, home, env=None):
