@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 
-enum kind { KIND_BACKEND, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL, KIND_WHO, KIND_REST };
+enum kind { KIND_BACKEND, KIND_SANDBOX, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL, KIND_WHO, KIND_REST };
 /* When a changed value takes effect: on a reload, for models loaded from then on, or when the daemon starts anew. */
 enum when { WHEN_RELOAD, WHEN_LOAD, WHEN_RESTART };
 
@@ -202,6 +202,10 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                         return h_error_set(l->err, HEARTH_E_bad_request, "%s is cpu or cuda, not \"%s\"", row->key, value);
                 *(bool *)p = strcmp(value, "cuda") == 0;
                 return 0;
+        case KIND_SANDBOX:
+                return sandbox_wish_parse(value, (enum sandbox_wish *)p)
+                               ? 0
+                               : h_error_set(l->err, HEARTH_E_bad_request, "%s is auto, required or off, not \"%s\"", row->key, value);
         case KIND_DIRS:
                 return config_add_model_dir(l->c, value, l->err);
         case KIND_LEVEL:
@@ -325,6 +329,9 @@ static void show(const struct row *row, const void *base, char *ret, size_t n) {
         case KIND_BACKEND:
                 snprintf(ret, n, "%s", *(const bool *)p ? "cuda" : "cpu");
                 break;
+        case KIND_SANDBOX:
+                snprintf(ret, n, "%s", sandbox_wish_name(*(const enum sandbox_wish *)p));
+                break;
         case KIND_DIRS: {
                 const struct model_dirs *d = ((const struct config *)base)->dirs;
                 size_t at = 0;
@@ -374,6 +381,7 @@ static void swap(const struct row *row, void *a, void *b) {
         case KIND_BYTES: case KIND_TIME: n = sizeof(uint64_t); break;
         case KIND_U32: case KIND_REST: n = sizeof(uint32_t); break;
         case KIND_BACKEND: case KIND_BOOL: n = sizeof(bool); break;
+        case KIND_SANDBOX: n = sizeof(enum sandbox_wish); break;
         case KIND_WHO: n = sizeof(struct access_rule); break;
         }
         memcpy(keep, (char *)a + row->offset, n);

@@ -9,6 +9,7 @@
  */
 
 #include "base/error.h"
+#include "base/sandbox.h"
 #include "daemon/broker/access.h"
 #include "daemon/common/log.h"
 
@@ -46,6 +47,7 @@ struct config {
         uint64_t host_budget;   /* bytes of the model cache and of contexts in host memory; 0: derived */
         bool cuda;              /* models live on the GPU; else on the CPU. Never changed silently */
         uint64_t vram_budget;   /* bytes of device memory; 0: what it has */
+        enum sandbox_wish sandbox; /* of the processes that see models and requests */
         uint32_t threads;       /* worker's compute threads; 0: one per allowed core */
         uint64_t hang_timeout;  /* ms without a step or a loaded byte while there is work; 0: never */
         uint64_t quarantine;    /* ms that a model which ended its worker repeatedly is set aside; 0: not at all */

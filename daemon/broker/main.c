@@ -17,6 +17,7 @@
 #include "base/latency.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/options.h"
+#include "daemon/broker/privileges.h"
 #include "daemon/broker/quarantine.h"
 #include "daemon/broker/reload.h"
 #include "daemon/broker/request.h"
@@ -249,6 +250,8 @@ int main(int argc, char **argv) {
         }
         if (r == 0)
                 r = open_listener(&s, &err);
+        if (r == 0)
+                r = privileges_drop(s.config.sandbox, &s.log, &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "starting");
                 log_error(&s.log, "%s", err.message);

@@ -16,7 +16,7 @@ int spawn_worker(struct server *s, const char *mode, uv_process_t *p, uv_exit_cb
                 { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO },
                 { .flags = UV_INHERIT_FD },
         };
-        char *args[] = { s->config.worker, (char *)mode, NULL };
+        char *args[] = { s->config.worker, (char *)mode, (char *)sandbox_wish_name(s->config.sandbox), NULL };
         uv_process_options_t o = {
                 .exit_cb = exit_cb, .file = s->config.worker, .args = args, .stdio = stdio, .stdio_count = 4,
         };

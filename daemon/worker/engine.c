@@ -391,6 +391,7 @@ void *engine_main(void *ud) {
         struct list models;
         bool worked = false;
 
+        (void)pthread_setname_np(pthread_self(), "engine");
         list_init(&models);
         for (;;) {
                 struct list tasks;

@@ -194,7 +194,24 @@ static int fill(struct filling *f, struct buf *b, struct h_error *err) {
         return describe(f, bytes, b, err);
 }
 
-int worker_fill(const struct log *log) {
+/*
+ * The bounds: an image is about as large as its files; threads reserve address
+ * space for their heaps. Reading and repacking a byte takes a few nanoseconds.
+ */
+static int enter_sandbox(const struct filling *f, enum sandbox_wish wish, const struct log *log, struct h_error *err) {
+        struct sandbox_bounds b = { .memfd = f->fds[0] };
+        struct stat st;
+        uint64_t files = 0;
+
+        for (uint32_t i = 1; i < f->n_fds; i++)
+                if (fstat(f->fds[i], &st) == 0 && st.st_size > 0)
+                        files += MIN((uint64_t)st.st_size, UINT64_C(1) << 46);
+        b.memory = files * 2 + (UINT64_C(16) << 30);
+        b.cpu_seconds = 120 + files / 4000000;
+        return sandbox_enter(SANDBOX_FILL, wish, &b, log, false, err);
+}
+
+int worker_fill(const struct log *log, enum sandbox_wish wish) {
         _cleanup_(buf_free) struct buf b = {};
         struct filling f = {};
         struct schema_msg m = {};
@@ -218,7 +235,9 @@ int worker_fill(const struct log *log) {
         schema_msg_free(&m);
         if (f.n_fds < 2)
                 h_error_set(&err, HEARTH_E_internal, "the fill process got %u descriptors, at least 2 are needed", f.n_fds);
-        r = err.code ? -EHEARTH : fill(&f, &b, &err);
+        r = err.code ? -EHEARTH : enter_sandbox(&f, wish, log, &err);
+        if (r == 0)
+                r = fill(&f, &b, &err);
         if (r < 0 && err.code == HEARTH_OK)
                 h_error_from_errno(&err, r, f.name);
         if (r < 0) {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/utf8.h"
@@ -250,23 +251,57 @@ static int print_json(const char *path, const struct gguf *g, const struct type_
         return r;
 }
 
-/* Beside the first part, by the name that split files have. */
-static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, struct h_error *err) {
-        const char *first = ud, *mark = strstr(first, "-00001-of-");
-        char path[4096];
-        int fd, n;
+/* The parts beside the first one, opened before this process gives up opening files; for one that can't be: -errno. */
+#define MAX_PARTS 1024u
+struct parts { const char *first; uint32_t n; int *fd; };
 
-        n = mark ? snprintf(path, sizeof(path), "%.*s-%05u-of-%s", (int)(mark - first), first, part + 1, mark + 10) : -1;
-        if (n < 0 || (size_t)n >= sizeof(path))
-                return h_error_set(err, HEARTH_E_model_invalid,
-                                   "%s is part 1 of %u, but its name has no \"-00001-of-\" to find the others by", first,
-                                   n_parts);
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0)
-                return h_error_set(err, HEARTH_E_model_not_found, "part %u of %u: %s: %s", part + 1, n_parts, path,
-                                   strerror(errno));
-        *ret_fd = fd;
+static int part_path(const char *first, uint32_t part, uint32_t n_parts, char *ret, size_t size) {
+        const char *mark = strstr(first, "-00001-of-");
+        int n = mark ? snprintf(ret, size, "%.*s-%05u-of-%05u%s", (int)(mark - first), first, part + 1, n_parts, mark + 15) : -1;
+
+        return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
+}
+
+static int open_parts(const char *first, struct parts *ret) {
+        const char *mark = strstr(first, "-00001-of-");
+        char path[4096];
+        unsigned n = 0;
+
+        *ret = (struct parts){ .first = first };
+        if (!mark || sscanf(mark + 10, "%5u", &n) != 1 || strlen(mark) < 15 || n > MAX_PARTS)
+                return 0;
+        ret->fd = h_new0(int, n);
+        if (!ret->fd)
+                return -ENOMEM;
+        for (ret->n = 0; ret->n < n; ret->n++) {
+                int r = part_path(first, ret->n, n, path, sizeof(path));
+                int fd = r < 0 ? r : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+                ret->fd[ret->n] = fd >= 0 || r < 0 ? fd : -errno;
+        }
         return 0;
+}
+
+static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, struct h_error *err) {
+        struct parts *p = ud;
+        char path[4096];
+
+        if (p->n != n_parts || part >= p->n)
+                return h_error_set(err, HEARTH_E_model_invalid,
+                                   "%s is part 1 of %u, but its name has no \"-00001-of-%05u\" to find the others by", p->first,
+                                   n_parts, n_parts);
+        if (p->fd[part] < 0) {
+                (void)part_path(p->first, part, n_parts, path, sizeof(path));
+                return h_error_set(err, HEARTH_E_model_not_found, "part %u of %u: %s: %s", part + 1, n_parts, path, strerror(-p->fd[part]));
+        }
+        *ret_fd = fcntl(p->fd[part], F_DUPFD_CLOEXEC, 0); /* asked for twice: to be verified, and whether the engine runs it */
+        return *ret_fd < 0 ? -errno : 0;
+}
+
+static void close_parts(struct parts *p) {
+        for (uint32_t i = 0; i < p->n; i++)
+                if (p->fd[i] >= 0)
+                        close(p->fd[i]);
+        free(p->fd);
 }
 
 /* Not an error: a file may be looked at without being run. */
@@ -280,8 +315,8 @@ static void say_if_it_runs(const struct eng_source *src) {
         fprintf(stderr, "%s%s\n", r < 0 ? "the engine can't run it: " : "the engine can run it", r < 0 ? err.message : "");
 }
 
-static int check_weights(const char *program, const char *path, int fd) {
-        struct eng_source src = { .fds = &fd, .n_fds = 1, .name = path, .open_part = open_part, .ud = (void *)path };
+static int check_weights(const char *program, const char *path, int fd, struct parts *parts) {
+        struct eng_source src = { .fds = &fd, .n_fds = 1, .name = path, .open_part = open_part, .ud = parts };
         struct h_error err = {};
         int r = eng_source_verify(&src, NULL, &err);
 
@@ -295,9 +330,10 @@ static int check_weights(const char *program, const char *path, int fd) {
         return 0;
 }
 
-int worker_inspect(const char *program, const char *path, bool json, bool verify) {
+int worker_inspect(const struct log *log, const char *path, bool json, bool verify) {
         _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         struct type_sum sums[_K_TYPE_MAX] = {};
+        struct parts parts = {};
         struct h_error err = {};
         struct gguf *g = NULL;
         uint8_t *mem = NULL;
@@ -309,11 +345,13 @@ int worker_inspect(const char *program, const char *path, bool json, bool verify
                 r = h_error_set(&err, HEARTH_E_model_not_found, "%s", strerror(errno));
         else if (!S_ISREG(st.st_mode))
                 r = h_error_set(&err, HEARTH_E_model_not_found, "not a regular file");
-        else
+        else if ((r = verify ? open_parts(path, &parts) : 0) == 0 &&
+                 (r = sandbox_enter(SANDBOX_INSPECT, SANDBOX_AUTO, &(struct sandbox_bounds){ .memfd = -1 }, log, false, &err)) == 0)
                 r = read_metadata(fd, (uint64_t)st.st_size, &mem, &g, &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "reading");
-                fprintf(stderr, "%s: %s: %s\n", program, path, err.message);
+                fprintf(stderr, "%s: %s: %s\n", log->program, path, err.message);
+                close_parts(&parts);
                 return hearth_code_exit(err.code);
         }
         sum_types(g, sums, &weights);
@@ -323,7 +361,7 @@ int worker_inspect(const char *program, const char *path, bool json, bool verify
                 print_human(path, g, sums, weights);
         gguf_free(g);
         free(mem);
-        if (r != 0 || fflush(stdout) != 0)
-                return 74;
-        return verify ? check_weights(program, path, fd) : 0;
+        r = r != 0 || fflush(stdout) != 0 ? 74 : verify ? check_weights(log->program, path, fd, &parts) : 0;
+        close_parts(&parts);
+        return r;
 }

@@ -9,6 +9,8 @@
 static void *work(void *ud) {
         struct jobs *q = ud;
 
+        /* by each for itself: another's name would be a file to open */
+        (void)pthread_setname_np(pthread_self(), q->name);
         if (q->nice) /* of this thread alone, whatever POSIX says: setpriority(2) */
                 (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, (id_t)gettid()) + q->nice);
         pthread_mutex_lock(&q->lock);
@@ -30,7 +32,7 @@ static void *work(void *ud) {
 }
 
 int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice) {
-        *q = (struct jobs){ .nice = nice };
+        *q = (struct jobs){ .nice = nice, .name = name };
         pthread_mutex_init(&q->lock, NULL);
         pthread_cond_init(&q->some, NULL);
         list_init(&q->queue);
@@ -40,7 +42,6 @@ int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice) {
                         jobs_stop(q);
                         return -r;
                 }
-                pthread_setname_np(q->threads[q->n_threads], name);
         }
         return 0;
 }

@@ -20,6 +20,7 @@ struct jobs {
         unsigned n_threads;
         bool stop;
         int nice;
+        const char *name;
 };
 
 /* 'nice' is added to the threads' own; 0 leaves it. */

@@ -18,7 +18,7 @@ static bool has_channel(void) {
 }
 
 /* [--json] [--verify] FILE, in any order. The CLI runs it under its own name. */
-static int inspect(const char *program, int n, char **words) {
+static int inspect(const struct log *log, int n, char **words) {
         bool json = false, verify = false;
         const char *path = NULL;
 
@@ -33,23 +33,27 @@ static int inspect(const char *program, int n, char **words) {
                         path = "";
         }
         if (!path || !*path) {
-                fprintf(stderr, "%s: --inspect takes one file\n", program);
+                fprintf(stderr, "%s: --inspect takes one file\n", log->program);
                 return 64;
         }
-        return worker_inspect(program, path, json, verify);
+        return worker_inspect(log, path, json, verify);
 }
 
 int main(int argc, char **argv) {
         struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
 
+        enum sandbox_wish wish;
+
         signal(SIGPIPE, SIG_IGN);
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
-                return inspect(strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker", argc - 2, argv + 2);
+                return inspect(&(struct log){ .level = LOG_LEVEL_INFO, .program = strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker" },
+                               argc - 2, argv + 2);
         if (argc == 2 && strcmp(argv[1], "--version") == 0) {
                 puts("hearth-worker " HEARTH_VERSION);
                 return 0;
         }
-        if (argc != 2 || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) || !has_channel()) {
+        if (argc != 3 || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) || !sandbox_wish_parse(argv[2], &wish) ||
+            !has_channel()) {
                 fputs("Usage: hearth-worker --inspect [--json] [--verify] FILE\n"
                       "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n", stderr);
                 return 64;
@@ -60,5 +64,5 @@ int main(int argc, char **argv) {
         /* CUDA: all code onto the card when the device opens; a module that loads itself in the middle of a step stops every stream. */
         setenv("CUDA_MODULE_LOADING", "EAGER", 0);
         prctl(PR_SET_NAME, strcmp(argv[1], "--fill") == 0 ? "hearth-fill" : "hearth-worker");
-        return strcmp(argv[1], "--fill") == 0 ? worker_fill(&log) : worker_serve(&log);
+        return strcmp(argv[1], "--fill") == 0 ? worker_fill(&log, wish) : worker_serve(&log, wish);
 }

@@ -60,6 +60,33 @@ static void describe_numerics(const char *device, bool cuda, char out[160]) {
         snprintf(out, 160, "%s/%.*s", build, (int)MIN(comma ? (size_t)(comma - device) : n, (size_t)100), device);
 }
 
+static int start_threads(struct worker *w) {
+        int r = jobs_start(&w->text, TEXT_THREADS, "text", 0);
+
+        if (r == 0)
+                r = jobs_start(&w->compiling, COMPILING_THREADS, "compiling", COMPILING_NICE);
+        if (r == 0)
+                r = masks_start(w);
+        if (r == 0)
+                r = jobs_start(&w->loader, 1, "loader", 0);
+        if (r == 0)
+                r = -pthread_create(&w->engine, NULL, engine_main, w);
+        return r;
+}
+
+/* The device first: its driver opens files and nodes. Then no more rights than serving takes, and only then anybody's bytes. */
+static int begin(struct worker *w, const struct eng_device_options *o, struct h_error *err) {
+        int r = eng_device_open(o, &w->device, err);
+
+        if (r == 0)
+                r = sandbox_enter(o->backend == ENG_CPU ? SANDBOX_SERVE_CPU : SANDBOX_SERVE_DEVICE, w->wish, &(struct sandbox_bounds){ .memfd = -1 },
+                                  &w->log, true, err);
+        if (r == 0)
+                r = start_threads(w);
+        w->started = r == 0;
+        return r;
+}
+
 static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         bool cuda = strcmp(m->backend, "cuda") == 0;
         struct eng_device_options o = { .backend = cuda ? ENG_CUDA : ENG_CPU, .threads = m->threads, .vram_budget = m->vram_budget };
@@ -76,7 +103,7 @@ static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         else if (!cuda && strcmp(m->backend, "cpu") != 0)
                 r = h_error_set(&err, HEARTH_E_no_device, "this worker has no backend \"%s\"", m->backend);
         else if (!w->device)
-                r = eng_device_open(&o, &w->device, &err);
+                r = begin(w, &o, &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "opening the device");
                 send_error(w, id, &err);
@@ -282,6 +309,10 @@ static int on_frame(struct control *c, struct frame *f) {
                 log_error(&w->log, "hearthd sent a message that can't be read: %s", err.message);
                 return -EPROTO;
         }
+        if (m.type != WK_hello && !w->started) { /* nothing is looked at before the sandbox */
+                schema_msg_free(&m);
+                return -EPROTO;
+        }
         switch (m.type) {
         case WK_hello: on_hello(w, m.id, m.body); break;
         case WK_open: on_open(w, m.body, frame_take_fd(f, 0)); break;
@@ -385,7 +416,7 @@ static int run(struct control *c) {
         }
 }
 
-int worker_serve(const struct log *log) {
+int worker_serve(const struct log *log, enum sandbox_wish wish) {
         struct control *c = h_new0(struct control, 1);
         struct worker *w;
         int r;
@@ -394,6 +425,7 @@ int worker_serve(const struct log *log) {
                 return 71;
         w = &c->w;
         w->log = *log;
+        w->wish = wish;
         w->fd = CHANNEL_FD;
         fcntl(w->fd, F_SETFL, O_NONBLOCK);
         fcntl(w->fd, F_SETFD, FD_CLOEXEC);
@@ -409,18 +441,7 @@ int worker_serve(const struct log *log) {
         pthread_cond_init(&w->device_free, NULL);
         frame_reader_init(&c->in, wk_schema.max_frame, 1);
         r = outbox_init(&w->out);
-        if (r == 0)
-                r = jobs_start(&w->text, TEXT_THREADS, "text", 0);
-        if (r == 0)
-                r = jobs_start(&w->compiling, COMPILING_THREADS, "compiling", COMPILING_NICE);
-        if (r == 0)
-                r = masks_start(w);
-        if (r == 0)
-                r = jobs_start(&w->loader, 1, "loader", 0);
-        if (r == 0)
-                r = -pthread_create(&w->engine, NULL, engine_main, w);
         if (r == 0) {
-                pthread_setname_np(w->engine, "engine");
                 thread_wake_soon(); /* this one alone: the threads that compute exist already or get the usual slice */
                 r = run(c);
         }

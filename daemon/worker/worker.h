@@ -20,6 +20,7 @@
 #include "daemon/common/log.h"
 #include "daemon/worker/jobs.h"
 #include "daemon/worker/outbox.h"
+#include "daemon/worker/sandbox.h"
 #include "daemon/worker/task.h"
 
 struct kept; /* prefix.h */
@@ -71,6 +72,8 @@ struct wmodel {
 
 struct worker {
         struct log log;
+        enum sandbox_wish wish;
+        bool started;            /* the device is open, the sandbox closed, the other threads run */
         struct eng_device *device;
         bool on_gpu;
         struct outbox out;
@@ -104,9 +107,9 @@ struct worker {
         struct list models, tasks;
 };
 
-int worker_serve(const struct log *log);              /* --serve */
-int worker_fill(const struct log *log);               /* --fill */
-int worker_inspect(const char *program, const char *path, bool json, bool verify); /* --inspect */
+int worker_serve(const struct log *log, enum sandbox_wish wish); /* --serve */
+int worker_fill(const struct log *log, enum sandbox_wish wish);  /* --fill */
+int worker_inspect(const struct log *log, const char *path, bool json, bool verify); /* --inspect */
 
 /* model.c: the loader's job; afterwards the engine has it, or the broker an error. */
 void wmodel_open(struct job *j);

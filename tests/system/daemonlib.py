@@ -162,3 +162,32 @@ def open_daemon(config="", models=("tiny",), **kw):
             os.chmod(p, 0o755)
         os.chmod(d.path, 0o666)
         yield d
+
+
+def without(nr, function):
+    """The function's value, computed in a process whose kernel doesn't know this system call (it and what it starts: ENOSYS)."""
+    import ctypes
+    import json
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            # load nr; is it this one? ENOSYS; else allow
+            code = struct.pack("<" + "HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, nr, 0x06, 0, 0, 0x00050000 | 38, 0x06, 0, 0, 0x7FFF0000)
+            buf = ctypes.create_string_buffer(code)
+            prog = ctypes.create_string_buffer(struct.pack("@HxxxxxxQ", 4, ctypes.addressof(buf)))
+            if libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(prog)) == 0:
+                os.write(w, json.dumps(function()).encode())
+                status = 0
+        except BaseException as e:
+            print(f"without({nr}): {e!r}")
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        got = f.read()
+    assert os.waitpid(pid, 0)[1] == 0, "the process without it failed"
+    return json.loads(got)

@@ -339,6 +339,20 @@ def start(*arguments, home, env=None):
 CODES = {64: "bad_request", 74: "io", 75: "busy", 77: "permission"}
 
 
+def sandbox():
+    """All of it is required, and the kernel has no Landlock."""
+    def ask():
+        with daemon(config="[daemon]\nsandbox = required\n") as d, Client(d.path) as c:
+            try:
+                c.call("load", {"model": "tiny"})
+            except RemoteError as e:
+                return e.code, e.message
+    if SANITIZED:
+        SEEN.add("sandbox-lacks")
+        return
+    check("sandbox-lacks", *without(444, ask))
+
+
 def starting():
     """What keeps the daemon from starting: its exit status is that of the code."""
     with daemon() as d, private_dir() as home:
@@ -424,5 +438,5 @@ def every_row_has_its_test():
     assert set(TABLE) == SEEN, f"rows without a test: {set(TABLE) - SEEN}; tests without a row: {SEEN - set(TABLE)}"
 
 
-sys.exit(run_tests([model_files, disk_errors, dead_disk, changing_file, requests, memory, limits, rights, worker, starting, from_the_command_line,
+sys.exit(run_tests([model_files, disk_errors, dead_disk, changing_file, requests, memory, limits, rights, worker, sandbox, starting, from_the_command_line,
                     every_row_has_its_test]))

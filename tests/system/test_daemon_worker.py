@@ -186,7 +186,7 @@ def a_worker_that_ends_at_once():
     with private_dir() as home:
         fake = pathlib.Path(home) / "worker"
         fill = pathlib.Path(HEARTHD).parent / "hearth-worker"
-        fake.write_text(f"#!/bin/sh\n[ \"$1\" = --fill ] && exec {fill} --fill\nexit 3\n")
+        fake.write_text(f"#!/bin/sh\n[ \"$1\" = --fill ] && exec {fill} \"$@\"\nexit 3\n")
         fake.chmod(0o755)
         with daemon("--worker", str(fake)) as d, Client(d.path) as c:
             expect("worker_lost", lambda: c.call("load", {"model": "tiny"}), "exited with status 3")
