@@ -41,7 +41,6 @@ static int inspect(const struct log *log, int n, char **words) {
 
 int main(int argc, char **argv) {
         struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
-
         enum sandbox_wish wish;
 
         signal(SIGPIPE, SIG_IGN);
