@@ -2,7 +2,8 @@
 /*
  * What the daemon's socket costs: start until it serves, ping round trips,
  * memory of idle connections, first token through the socket against the
- * engine's own. Starts a daemon of its own on a socket in a private directory.
+ * engine's own, and how long `status` takes while a model loads, a prompt as long
+ * as the context is evaluated, and the worker dies in mid-answer. Starts a daemon of its own on a socket in a private directory.
  *
  *   bench_socket HEARTHD [MODEL.gguf]
  */
@@ -205,6 +206,125 @@ static void bench_first_token(struct conn *c, const char *model) {
                total[N / 2], over[N / 2], over[N - 1], N);
 }
 
+/* ---- status while something heavy goes on ---- */
+
+/* A message if one is there. */
+static bool conn_try(struct conn *c, struct schema_msg *ret) {
+        struct h_error err = {};
+        struct frame f;
+
+        while (frame_reader_next(&c->in, &f, &err) <= 0) {
+                if (poll(&(struct pollfd){ .fd = c->fd, .events = POLLIN }, 1, 0) <= 0)
+                        return false;
+                if (frame_reader_fill(&c->in, c->fd) == 0)
+                        fail("the daemon hung up");
+        }
+        *ret = (struct schema_msg){};
+        return schema_decode(&wire_schema, f.p, f.n, ret, NULL, &err) == 0;
+}
+
+/* One round trip of `status`; returns microseconds. */
+static double ask_status(struct conn *c, uint32_t *ret_worker) {
+        double t = now_us();
+        struct wire_status q;
+        struct schema_msg m;
+
+        schema_init(&wire_schema, WIRE_status, &q);
+        conn_send(c, WIRE_status, 3, &q, NULL, 0);
+        m = conn_next(c);
+        t = now_us() - t;
+        if (ret_worker)
+                *ret_worker = ((const struct wire_status_reply *)m.body)->worker_pid;
+        schema_msg_free(&m);
+        return t;
+}
+
+/* `status` on c, twice a millisecond, until the request with this id on 'work' has got its last message. */
+static void bench_status(struct conn *c, struct conn *work, uint32_t id, const char *what, bool kill_worker) {
+        enum { MAX = 200000 };
+        static double us[MAX];
+        uint32_t worker = 0, tokens = 0;
+        bool killed = false, done = false;
+        double begin = now_us();
+        size_t n = 0;
+
+        while (!done) {
+                struct schema_msg m;
+
+                if (n < MAX)
+                        us[n++] = ask_status(c, &worker);
+                while (!done && conn_try(work, &m)) {
+                        tokens += m.type == WIRE_tokens;
+                        if (m.kind == KIND_ERROR)
+                                printf("  (%s: %s)\n", what, ((const struct wire_error *)m.body)->message);
+                        done = m.id == id && (m.kind == KIND_REPLY || m.kind == KIND_ERROR);
+                        schema_msg_free(&m);
+                }
+                if (kill_worker && !killed && tokens > 2 && worker)
+                        killed = kill((pid_t)worker, SIGKILL) == 0;
+                usleep(500);
+        }
+        qsort(us, n, sizeof(us[0]), by_value);
+        printf("status %-28s p50 %.0f us, p99 %.0f us, worst %.0f us, of %zu in %.0f ms%s\n", what, us[n / 2], us[n * 99 / 100], us[n - 1], n,
+               (now_us() - begin) / 1e3, kill_worker && !killed ? " (the worker was not killed: too short an answer)" : "");
+}
+
+static void bench_status_under_load(const char *path, const char *model) {
+        struct conn c, work;
+        struct wire_load load;
+        struct wire_unload unload;
+        struct wire_generate g;
+        struct wire_load_reply *loaded;
+        struct schema_msg m;
+        uint32_t n_ctx, *ids;
+        int fd;
+
+        if (!conn_open(&c, path) || !conn_open(&work, path))
+                fail("connect");
+        hello(&c);
+        hello(&work);
+        /* As if for the first time. */
+        schema_init(&wire_schema, WIRE_unload, &unload);
+        unload.model = (char *)model;
+        unload.force = true;
+        conn_send(&work, WIRE_unload, 4, &unload, NULL, 0);
+        m = conn_next(&work);
+        schema_msg_free(&m);
+        schema_init(&wire_schema, WIRE_load, &load);
+        load.model = (char *)model;
+        load.n_fds = 1;
+        fd = open(model, O_RDONLY | O_CLOEXEC);
+        conn_send(&work, WIRE_load, 5, &load, &fd, 1);
+        bench_status(&c, &work, 5, "while the model loads:", false);
+        conn_send(&work, WIRE_load, 6, &load, &fd, 1);
+        do
+                m = conn_next(&work);
+        while (m.type != WIRE_load_reply);
+        loaded = m.body;
+        n_ctx = loaded->n_ctx;
+        schema_msg_free(&m);
+        ids = calloc(n_ctx, sizeof(*ids));
+        for (uint32_t i = 0; ids && i < n_ctx; i++)
+                ids[i] = 10 + i * 7919u % 200;
+        schema_init(&wire_schema, WIRE_generate, &g);
+        g.model = (char *)model;
+        g.n_fds = 1;
+        g.prompt_ids = ids;
+        g.n_prompt_ids = (n_ctx - 8) * sizeof(*ids);
+        g.max_tokens = 1;
+        conn_send(&work, WIRE_generate, 7, &g, &fd, 1);
+        bench_status(&c, &work, 7, "during a prompt of the context:", false);
+        g.n_prompt_ids = 16 * sizeof(*ids);
+        g.max_tokens = n_ctx / 2 < 200 ? n_ctx / 2 : 200;
+        g.seed = 5;
+        conn_send(&work, WIRE_generate, 8, &g, &fd, 1);
+        bench_status(&c, &work, 8, "while the worker dies:", true);
+        free(ids);
+        close(fd);
+        conn_close(&work);
+        conn_close(&c);
+}
+
 int main(int argc, char **argv) {
         char dir[] = "/tmp/hearth-bench-XXXXXX", path[64];
         struct conn c;
@@ -216,6 +336,7 @@ int main(int argc, char **argv) {
                 return 64;
         }
         signal(SIGPIPE, SIG_IGN);
+        setvbuf(stdout, NULL, _IOLBF, 0);
         if (!mkdtemp(dir))
                 fail("mkdtemp");
         snprintf(path, sizeof(path), "%s/hearth.sock", dir);
@@ -226,7 +347,7 @@ int main(int argc, char **argv) {
                 fail("fork");
         if (pid == 0) {
                 prctl(PR_SET_PDEATHSIG, SIGTERM);
-                execl(argv[1], argv[1], "--user", "--socket", path, "--model-dir", dir, (char *)NULL);
+                execl(argv[1], argv[1], "--user", "--socket", path, "--model-dir", dir, "--log-level", "warning", (char *)NULL);
                 _exit(127);
         }
         while (!conn_open(&c, path)) {
@@ -240,8 +361,10 @@ int main(int argc, char **argv) {
         printf("daemon serves %.1f ms after its start\n", (now_us() - t0) / 1e3);
         bench_ping(&c);
         bench_idle(path, pid);
-        if (argc > 2)
+        if (argc > 2) {
                 bench_first_token(&c, argv[2]);
+                bench_status_under_load(path, argv[2]);
+        }
         conn_close(&c);
         kill(pid, SIGTERM);
         waitpid(pid, NULL, 0);
