@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <jansson.h>
+#include <pwd.h>
 #include <string.h>
 
 #include "client/cli/commands.h"
@@ -25,8 +26,9 @@ static void add_row(struct cli_table *t, const struct hearth_request *q) {
         char text[32], wait[16];
 
         cli_table_add(t, q->pid ? "%s (%u)" : "%s", *q->client ? q->client : "?", q->pid);
-        if (*q->user)
-                cli_table_add(t, "%s", q->user);
+        const struct passwd *pw = *q->user ? NULL : getpwuid(q->uid);
+        if (*q->user || pw)
+                cli_table_add(t, "%s", *q->user ? q->user : pw->pw_name);
         else
                 cli_table_add(t, "%u", q->uid);
         cli_table_add(t, "%s", *q->model ? q->model : "-");
