@@ -5,6 +5,7 @@ give, where llama.cpp rounds (its GELU is a table of halves), hard-codes or leav
     gemma3n   AltUp arXiv:2301.13310, LAuReL arXiv:2411.07501, Gemma 3n's model card for the rest
     bert      arXiv:1810.04805 with the exact GELU
     nomic     arXiv:2402.01613: rotary positions, SwiGLU
+    gemma3    arXiv:2503.19786, for texts of which llama.cpp's scores would take too long
     glm4moe   arXiv:2508.06471: the multi-token-prediction layer on top of a trunk of plain layers
 
 A model is a dict of float64 arrays by GGUF name (matrices [out, in]) and the builder's numbers.
@@ -53,11 +54,11 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def rope(x, base, n_rot=None):
+def rope(x, base, n_rot=None, scale=1.0):
     """x [n, heads, d]: pairs are half of the rotated dimensions apart."""
     n = n_rot or x.shape[-1]
     h = n // 2
-    t = np.arange(x.shape[0])[:, None] * base ** (-2.0 * np.arange(h) / n)
+    t = scale * np.arange(x.shape[0])[:, None] * base ** (-2.0 * np.arange(h) / n)
     c, s = np.cos(t)[:, None, :], np.sin(t)[:, None, :]
     y = x.copy()
     y[..., :h] = x[..., :h] * c - x[..., h:n] * s
@@ -209,3 +210,50 @@ def glm4moe_mtp(c, w, ids):
     both = np.hstack([rms(w["token_embd.weight"][ids], t("nextn.enorm"), eps), rms(before, t("nextn.hnorm"), eps)])
     y = rms(glm_layer(c, t, both @ t("nextn.eh_proj").T), t("nextn.shared_head_norm"), eps)
     return h @ w["output.weight"].T, y @ w["output.weight"].T
+
+
+# ---- gemma3, long texts -----------------------------------------------------
+
+def windowed(q, k, v, scale, window, block=512):
+    """attend() with a window, without the whole matrix of scores."""
+    out = []
+    for at in range(0, len(q), block):
+        lo, hi = max(0, at - window + 1), min(len(q), at + block)
+        kk, vv = (np.repeat(a[lo:hi], q.shape[1] // k.shape[1], axis=1) for a in (k, v))
+        s = np.einsum("qhd,khd->hqk", q[at:hi], kk) * scale
+        back = np.arange(at, hi)[:, None] - np.arange(lo, hi)[None, :]
+        s = np.where((back >= 0) & (back < window), s, -np.inf)
+        out.append(np.einsum("hqk,khd->qhd", softmax(s), vv).reshape(hi - at, -1))
+    return np.vstack(out)
+
+
+def gemma3_long(c, w, ids, positions):
+    """Logits at some positions of a gemma3 whose last layer alone sees everything."""
+    E, L, H, KV, hd, n = c["n_embd"], c["n_layer"], c["n_head"], c["n_kv"], c["hd"], len(ids)
+    scale, pos = 1 / math.sqrt(hd), np.array(positions)
+    x = w["token_embd.weight"][ids] * math.sqrt(E)
+    for i in range(L):
+        t, full = Layer(w, i), (i + 1) % c["swa_every"] == 0
+        assert full == (i == L - 1)
+        a = rms(x, t("attn_norm"))
+        q = rms((a @ t("attn_q").T).reshape(n, H, hd), t("attn_q_norm"))
+        k = rms((a @ t("attn_k").T).reshape(n, KV, hd), t("attn_k_norm"))
+        v = (a @ t("attn_v").T).reshape(n, KV, hd)
+        if full:  # linear scaling: positions grow more slowly
+            turn = 1 / c["rope_linear"]
+            q, k = rope(q, c["rope_base"], scale=turn)[pos], rope(k, c["rope_base"], scale=turn)
+            o = np.vstack([attend_last(q[j], k[:p + 1], v[:p + 1], scale) for j, p in enumerate(pos)])
+            x = x[pos]
+        else:
+            o = windowed(rope(q, c["rope_base_swa"]), rope(k, c["rope_base_swa"]), v, scale, c["window"])
+        x = x + rms(o @ t("attn_output").T, t("post_attention_norm"))
+        f = rms(x, t("ffn_norm"))
+        x = x + rms(gelu_tanh(f @ t("ffn_gate").T) * (f @ t("ffn_up").T) @ t("ffn_down").T, t("post_ffw_norm"))
+    return rms(x, w["output_norm.weight"]) @ w["token_embd.weight"].T
+
+
+def attend_last(q, k, v, scale):
+    """One query [H, d] over all keys."""
+    k, v = (np.repeat(a, q.shape[0] // k.shape[1], axis=1) for a in (k, v))
+    p = softmax(np.einsum("hd,khd->hk", q, k) * scale)
+    return np.einsum("hk,khd->hd", p, v).reshape(1, -1)

@@ -438,6 +438,10 @@ static void test_window_pages(void **state) {
                 most = MAX(most, c->kv.group[g].n_pages - c->kv.group[g].n_free);
         }
         assert_true(most * KV_PAGE <= c->kv.group[g].window + 3 * KV_PAGE);
+        /* What is planned for a window doesn't grow with the context. */
+        assert_int_equal(kv_pages(1024, 131072, 1, 512), kv_pages(1024, 8192, 1, 512));
+        assert_true(kv_pages(1024, 131072, 1, 512) * KV_PAGE <= 1024 + 512 + 4 * KV_PAGE);
+        assert_int_equal(kv_pages(0, 131072, 1, 512) * KV_PAGE, 131072);
         /* Not far enough back any more: nothing is usable, and it says so. */
         {
                 uint32_t n = 1;
