@@ -1,12 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Panels by way of the scalar readers: for matrices in FILE layout (the IQ1,
- * IQ2 and IQ3 types have no other), and floats for exact mode. Fast paths from
- * K_LAYOUT_CPU are in unpack_avx2.h.
+ * Panels by way of the scalar readers: for matrices in FILE layout, and floats
+ * for exact mode. Fast paths from K_LAYOUT_CPU are in unpack_avx2.h, for the
+ * IQ1, IQ2 and IQ3 types, which have FILE layout only, in unpack_iq_avx2.h.
  */
 #include "kernels/cpu/panel.h"
 
 #include <string.h>
+
+/* Scales and minimums of an integer-scaled block. */
+static void put_scales(struct k_panel *p, enum k_type t, const struct k_codes_traits *tr, const struct k_codes *c, uint32_t r) {
+        p->d0[r] = c->d[0];
+        p->m0[r] = c->m;
+        /* Q5_K's codes overflow 16 bits over 32 columns, so its scales come per 16. */
+        uint32_t step = t == K_Q5_K || tr->group == 16 ? 1 : 2;
+        for (uint32_t g = 0; g < 16; g += step)
+                p->sc[g / step][r][0] = p->sc[g / step][r][1] = c->sc[g];
+        step = tr->group / 16;
+        for (uint32_t g = 0; g < 16 && tr->min; g += 2 * step) {
+                p->mn[g / (2 * step)][r][0] = c->mn[g];
+                p->mn[g / (2 * step)][r][1] = c->mn[g + step];
+        }
+}
+
+void k_panel_head(struct k_panel *p, enum k_type t, const uint8_t *block, uint32_t r) {
+        struct k_codes c;
+
+        c.m = 0;
+        k_codes_head(t, block, &c);
+        put_scales(p, t, k_codes_traits(t), &c, r);
+}
 
 static void put_block(struct k_panel *p, enum k_type t, const struct k_codes *c, uint32_t r, uint32_t col, uint32_t n) {
         const struct k_codes_traits *tr = k_codes_traits(t);
@@ -25,17 +48,7 @@ static void put_block(struct k_panel *p, enum k_type t, const struct k_codes *c,
                         p->m[col / 32][r] = c->m;
                 return;
         }
-        p->d0[r] = c->d[0];
-        p->m0[r] = c->m;
-        /* Q5_K's codes overflow 16 bits over 32 columns, so its scales come per 16. */
-        uint32_t step = t == K_Q5_K || tr->group == 16 ? 1 : 2;
-        for (uint32_t g = 0; g < 16; g += step)
-                p->sc[g / step][r][0] = p->sc[g / step][r][1] = c->sc[g];
-        step = tr->group / 16;
-        for (uint32_t g = 0; g < 16 && tr->min; g += 2 * step) {
-                p->mn[g / (2 * step)][r][0] = c->mn[g];
-                p->mn[g / (2 * step)][r][1] = c->mn[g + step];
-        }
+        put_scales(p, t, tr, c, r);
 }
 
 void k_panel_from_file(struct k_panel *p, const struct k_weight *w, const uint8_t *data, uint32_t row0, uint32_t col,
