@@ -5,6 +5,7 @@
  */
 #include "daemon/broker/model.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,6 +90,19 @@ static const struct model_name *shared_name(const struct model *m) {
                 if (n->everybody)
                         return n;
         return NULL;
+}
+
+void model_log(const struct model *m, enum log_level level, const char *code, const char *fmt, ...) {
+        char text[900], fields[2][300];
+        const char *list[] = { fields[0], fields[1] };
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof(text), fmt, ap);
+        va_end(ap);
+        snprintf(fields[0], sizeof(fields[0]), "HEARTH_MODEL=%s", m->label);
+        snprintf(fields[1], sizeof(fields[1]), "HEARTH_CODE=%s", code ? code : "");
+        log_event(&m->server->log, level, list, code ? 2 : 1, "model %s%s", m->label, text);
 }
 
 bool model_may_join(const struct model *m, bool everybody, uint32_t uid) {

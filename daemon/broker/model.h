@@ -114,6 +114,8 @@ int model_pin_recount(struct model *m, struct h_error *err);
 void model_unpin(struct model *m);
 /* Who holds its memory, for messages to anybody: a name that is one user's own is not told to others. */
 const char *model_holder(const struct model *m, char buf[64]);
+/* A line about it, with HEARTH_MODEL and, if not NULL, HEARTH_CODE. */
+void model_log(const struct model *m, enum log_level level, const char *code, const char *fmt, ...) _printf_(4, 5);
 /* Gives free slots to waiting requests. */
 void model_dispatch(struct model *m);
 /* Out of its slot; and into the queue again, behind those that wait already. */

@@ -66,7 +66,7 @@ static void model_free(struct model *m) {
                 request_end(rq, &b);
         }
         if (bytes)
-                log_info(&s->log, "model %s left memory (%llu bytes)", m->label, (unsigned long long)bytes);
+                model_log(m, LOG_LEVEL_INFO, NULL, " left memory (%llu bytes)", (unsigned long long)bytes);
         /* The struct stays until models_turn(): somebody up the stack may stand on it. */
         list_append(&s->dead_models, &m->dead_link);
         s->room_changed = true;
@@ -77,7 +77,7 @@ void model_fail(struct model *m, const struct h_error *err) {
 
         m->state = MODEL_CLOSING; /* nobody joins, nothing is dispatched */
         model_drop_names(m);
-        log_warning(&m->server->log, "model %s: %s: %s", m->label, hearth_code_name(err->code), err->message);
+        model_log(m, LOG_LEVEL_WARNING, hearth_code_name(err->code), ": %s: %s", hearth_code_name(err->code), err->message);
         while ((rq = any_request(m)))
                 request_end_error(rq, err);
         model_free(m);
@@ -157,7 +157,7 @@ static bool make_room(struct server *s, const struct model *for_whom, uint64_t b
         }
         if (!oldest || sum < bytes)
                 return false;
-        log_info(&s->log, "model %s is unloaded to make room for %s", oldest->label, for_whom->label);
+        model_log(oldest, LOG_LEVEL_INFO, NULL, " is unloaded to make room for %s", for_whom->label);
         model_close(oldest);
         return true;
 }
@@ -184,7 +184,7 @@ static bool make_device_room(struct server *s, const struct model *for_whom, uin
         }
         if (!oldest || sum < missing)
                 return false;
-        log_info(&s->log, "model %s leaves the device to make room for %s; its copy stays in memory", oldest->label, for_whom->label);
+        model_log(oldest, LOG_LEVEL_INFO, NULL, " leaves the device to make room for %s; its copy stays in memory", for_whom->label);
         oldest->keep = true;
         model_close(oldest);
         return true;
@@ -395,7 +395,7 @@ static void repin(struct model *m, const struct content_use *use) {
                 return; /* the configuration said so; it may say otherwise now */
         u = user_get(&m->server->users, use->pinned_by);
         if (u && model_pin(m, u, &err) < 0)
-                log_warning(&m->server->log, "model %s is no longer pinned: %s", m->label, err.message);
+                model_log(m, LOG_LEVEL_WARNING, hearth_code_name(err.code), " is no longer pinned: %s", err.message);
         user_unref(u);
 }
 
@@ -624,9 +624,9 @@ void model_on_opened(struct model *m, const struct wk_open_reply *b) {
                         s->default_model = copy;
                 }
         }
-        log_info(&s->log, "model %s is resident: %llu bytes of weights, %llu of context (%u positions, %u slots), after %llu ms",
-                 m->label, (unsigned long long)m->content->bytes, (unsigned long long)context_bytes, n_ctx, m->profile.slots,
-                 (unsigned long long)(server_now(s) - m->loading_since_ms));
+        model_log(m, LOG_LEVEL_INFO, NULL, " is resident: %llu bytes of weights, %llu of context (%u positions, %u slots), after %llu ms",
+                  (unsigned long long)m->content->bytes, (unsigned long long)context_bytes, n_ctx, m->profile.slots,
+                  (unsigned long long)(server_now(s) - m->loading_since_ms));
         model_claim_names(m);
         model_note_use(m);
         model_dispatch(m);
@@ -639,7 +639,7 @@ static void fill_again(struct model *m, const struct h_error *why) {
         struct h_error err = {};
         int r;
 
-        log_warning(&s->log, "model %s: its copy in memory can't be used (%s); its files are read again", m->label, why->message);
+        model_log(m, LOG_LEVEL_WARNING, hearth_code_name(why->code), ": its copy in memory can't be used (%s); its files are read again", why->message);
         m->content = content_unref(&s->cache, m->content);
         m->state = MODEL_FILLING;
         r = fill_start(s, m->label, m->source, &fill_ops, m, &m->fill, &err);
@@ -747,7 +747,7 @@ void models_tick(struct server *s) {
                 if (m->fill)
                         fill_check(m->fill);
                 else if (idle(m) && m->profile.idle_timeout && now - m->last_used_ms >= m->profile.idle_timeout) {
-                        log_info(&s->log, "model %s was idle for %llu ms", m->label, (unsigned long long)(now - m->last_used_ms));
+                        model_log(m, LOG_LEVEL_INFO, NULL, " was idle for %llu ms", (unsigned long long)(now - m->last_used_ms));
                         model_close(m);
                 }
 }

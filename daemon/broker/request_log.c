@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/broker/request_log.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,4 +70,19 @@ void request_log_end(const struct request *rq) {
         log_event(&s->log, level_of(rq), fields, k, "request %u (%s, uid %u, client %llu%s%s): %s%s%s%s", rq->id, method, rq->user->uid,
                   (unsigned long long)rq->session_id, *model ? ", " : "", model, code, tail, rq->fault && tellable(rq->fault->code) ? ": " : "",
                   rq->fault && tellable(rq->fault->code) ? rq->fault->message : "");
+}
+
+void request_log(const struct request *rq, enum log_level level, const char *fmt, ...) {
+        char message[900], text[3][64];
+        const char *fields[] = { text[0], text[1], text[2] };
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(message, sizeof(message), fmt, ap);
+        va_end(ap);
+        snprintf(text[0], sizeof(text[0]), "HEARTH_REQUEST=%u", rq->id);
+        snprintf(text[1], sizeof(text[1]), "HEARTH_UID=%u", rq->user->uid);
+        snprintf(text[2], sizeof(text[2]), "HEARTH_CLIENT=%llu", (unsigned long long)rq->session_id);
+        log_event(&rq->server->log, level, fields, ELEMENTSOF(fields), "request %u (uid %u, client %llu): %s", rq->id, rq->user->uid,
+                  (unsigned long long)rq->session_id, message);
 }

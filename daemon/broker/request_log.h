@@ -2,7 +2,7 @@
 #pragma once
 
 /*
- * One line for each request's end: what it was, how it ended, how long it took.
+ * Lines about requests; one for each end: what it was, how it ended, how long it took.
  * Never a word of its text: a message that repeats what the client wrote goes to
  * the client alone.
  */
@@ -10,3 +10,5 @@
 #include "daemon/broker/request.h"
 
 void request_log_end(const struct request *rq);
+/* Another line about it, with HEARTH_REQUEST, HEARTH_UID, HEARTH_CLIENT. */
+void request_log(const struct request *rq, enum log_level level, const char *fmt, ...) _printf_(3, 4);

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "daemon/broker/identity.h"
 #include "daemon/broker/model.h"
+#include "daemon/broker/request_log.h"
 #include "daemon/broker/suspect.h"
 #include "daemon/broker/worker.h"
 
@@ -54,7 +55,7 @@ static int check_identity(struct request *rq, char now[IDENTITY_MAX], struct h_e
                                    (unsigned long long)request_n_generated(rq));
         case IDENTITY_CHANGED:
                 snprintf(reason, sizeof(reason), "the answer is continued by another %s than began it", what);
-                log_info(&rq->server->log, "request %u: %s", rq->id, reason);
+                request_log(rq, LOG_LEVEL_INFO, "%s", reason);
                 rq->changed = true;
                 wire_init_paused(&msg);
                 msg.reason = reason;
@@ -265,7 +266,7 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
                 r = buf_append(&rq->roles, m->roles, m->n_roles);
         if (r < 0) {
                 h_error_from_errno(&err, r, "passing on tokens");
-                log_warning(&rq->server->log, "request %u: %s", rq->id, err.message);
+                request_log(rq, LOG_LEVEL_WARNING, "%s", err.message);
                 request_cancel(rq, "cancelled");
                 return;
         }

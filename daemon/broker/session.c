@@ -39,6 +39,18 @@ void session_fail(struct session *se, uint32_t id, const struct h_error *err) {
                 session_send(se, &b);
 }
 
+/* A connection that is cut off, and why. */
+static void session_log(const struct session *se, enum log_level level, const struct h_error *err, const char *what) {
+        char text[3][64];
+        const char *fields[] = { text[0], text[1], text[2] };
+
+        snprintf(text[0], sizeof(text[0]), "HEARTH_CLIENT=%llu", (unsigned long long)se->id);
+        snprintf(text[1], sizeof(text[1]), "HEARTH_UID=%u", se->user->uid);
+        snprintf(text[2], sizeof(text[2]), "HEARTH_CODE=%s", hearth_code_name(err->code));
+        log_event(&se->server->log, level, fields, ELEMENTSOF(fields), "client %llu (uid %u, pid %u): %s%s", (unsigned long long)se->id,
+                  se->user->uid, se->pid, err->message, what);
+}
+
 void session_close(struct session *se) {
         if (se->closing)
                 return;
@@ -49,8 +61,7 @@ void session_close(struct session *se) {
 
 /* The last word to a client that is cut off. */
 void session_refuse(struct session *se, const struct h_error *err) {
-        log_debug(&se->server->log, "client %llu (uid %u, pid %u): %s", (unsigned long long)se->id, se->user->uid, se->pid,
-                  err->message);
+        session_log(se, LOG_LEVEL_DEBUG, err, "");
         if (!se->closing)
                 session_fail(se, 0, err);
         session_close(se);
@@ -69,8 +80,7 @@ void session_send(struct session *se, struct buf *b) {
                 (void)recharge(se, &err);
         if (err.code != HEARTH_OK) {
                 /* Can't be told: there is no room to tell it in. */
-                log_warning(&se->server->log, "client %llu (uid %u): %s; disconnected", (unsigned long long)se->id,
-                            se->user->uid, err.message);
+                session_log(se, LOG_LEVEL_WARNING, &err, "; disconnected");
                 session_close(se);
                 return;
         }

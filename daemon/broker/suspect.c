@@ -11,6 +11,7 @@
 #include "daemon/broker/suspect.h"
 
 #include "daemon/broker/model.h"
+#include "daemon/broker/request_log.h"
 #include "daemon/broker/worker.h"
 
 /* Tokens that may have been on their way when the worker ended; so many further, and it is past the place. */
@@ -48,8 +49,7 @@ void suspect_note(struct request *rq) {
                 return;
         rq->suspect = true;
         rq->server->n_suspects++;
-        log_warning(&rq->server->log, "request %u (uid %u, client %llu) was there at %u ends of the worker; it runs alone", rq->id,
-                    rq->user->uid, (unsigned long long)rq->session_id, rq->crashes);
+        request_log(rq, LOG_LEVEL_WARNING, "was there at %u ends of the worker; it runs alone", rq->crashes);
 }
 
 void suspect_clear(struct request *rq) {
