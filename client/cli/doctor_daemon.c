@@ -64,7 +64,7 @@ void doctor_socket_dir(struct doctor *d, const char *socket) {
         if (st.st_mode & 0002)
                 doctor_tell(d, FINDING_FAULT, "socket", advice, "the directory %s can be written by everybody (mode %04o)", dir,
                             (unsigned)(st.st_mode & 07777));
-        if (st.st_uid != 0 && st.st_uid != d->euid && st.st_uid != 0)
+        if (st.st_uid != 0 && st.st_uid != d->euid)
                 doctor_tell(d, d->answered ? FINDING_NOTE : FINDING_FAULT, "socket", "whoever owns it decides who answers there",
                             "the directory %s belongs to uid %u", dir, (unsigned)st.st_uid);
 }

@@ -11,7 +11,7 @@
 typedef int (*method_fn)(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err);
 
 static int do_hello(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
-        static const char *features[] = { "fds", "resume" };
+        static const char *features[] = { "fds", "payload", "resume" };
         const struct wire_hello *b = m->body;
         _cleanup_(buf_free) struct buf out = {};
         struct wire_hello_reply reply;

@@ -188,6 +188,15 @@ def analysis():
         r = subprocess.run(["systemd-analyze", "verify", "--man=no", *files], capture_output=True, text=True, timeout=60, env=env)
         said = [line for line in (r.stdout + r.stderr).splitlines() if "hearth" in line]
         assert r.returncode == 0 and not said, (r.returncode, r.stdout, r.stderr)
+        user = pathlib.Path(home) / "user"
+        user.mkdir()
+        for f in sys.argv[6:8]:
+            text = re.sub(r"^(Exec\w+=)\S*/hearthd ", rf"\1{pathlib.Path(HEARTHD).resolve()} ", pathlib.Path(f).read_text(), flags=re.M)
+            (user / pathlib.Path(f).name).write_text(text)
+        r = subprocess.run(["systemd-analyze", "--user", "verify", "--man=no", *map(str, user.iterdir())], capture_output=True, text=True, timeout=60,
+                           env={**env, "SYSTEMD_UNIT_PATH": f"{user}:/usr/lib/systemd/user:/lib/systemd/user", "XDG_RUNTIME_DIR": home})
+        said = [line for line in (r.stdout + r.stderr).splitlines() if "hearth" in line]
+        assert r.returncode == 0 and not said, (r.returncode, r.stdout, r.stderr)
         r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", files[0]], capture_output=True, text=True, timeout=60, env=env)
         figure = re.search(r"exposure level for \S+: ([\d.]+)", r.stdout)
         assert figure, r
