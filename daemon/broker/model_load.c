@@ -193,7 +193,7 @@ static bool make_device_room(struct server *s, const struct model *for_whom, uin
 /* Who has the device's memory, and who would have to go for this one: the least recently used first. */
 static void say_device_holders(struct server *s, const struct model *for_whom, const struct h_error *why, struct h_error *ret) {
         uint64_t missing = why->needed > why->available ? why->needed - why->available : 0, sum = 0, after = 0;
-        char held[256], go[128] = "";
+        char held[256], go[128] = "", holder[64];
         size_t n = 0;
 
         if (!ledger_holders(&s->device, NULL, held, sizeof(held))) {
@@ -211,7 +211,7 @@ static void say_device_holders(struct server *s, const struct model *for_whom, c
                         break;
                 sum += next->device_bytes;
                 after = next->last_used_ms + 1;
-                n += (size_t)snprintf(go + n, sizeof(go) - n, "%s%s", n ? ", " : "", next->label);
+                n += (size_t)snprintf(go + n, sizeof(go) - n, "%s%s", n ? ", " : "", model_holder(next, holder));
                 if (n >= sizeof(go))
                         break;
         }
