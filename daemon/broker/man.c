@@ -84,7 +84,8 @@ static const char conf_about[] =
 static const char who[] =
         "\n## Users and groups\n\n"
         "The values of *\\[access]* are lists, separated by blanks or commas: a user's name or number, a group as @name or @number, or \\* "
-        "for everybody. Nothing: nobody. root and the daemon's own user may always do everything. Who a client is comes from the kernel "
+        "for everybody. Nothing: nobody. Names are looked up when the file is read; where that needs the network, which the system's unit does "
+        "not have, numbers serve. root and the daemon's own user may always do everything. Who a client is comes from the kernel "
         "when it connects: its user, its group and its supplementary groups. A refusal has the error permission and names the uid, the "
         "rule and the key.\n";
 

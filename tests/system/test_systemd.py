@@ -108,7 +108,7 @@ def reload(m):
     with m.connect() as c, m.connect() as c2:
         i = c.start("generate", {"model": "tiny", "prompt": "the", "max_tokens": 500, "credits": 2, **NO_END})
         until("it runs", lambda: c.next_of(i)[1] == "tokens")
-        m.configure("[limits]\nrequests_per_user = 1\n[worker]\nthreads = 1\n[models]\nidle_timeout = 7min\n")
+        m.configure("[access]\nunload = @daemon, root\n[limits]\nrequests_per_user = 1\n[worker]\nthreads = 1\n[models]\nidle_timeout = 7min\n")
         m.ctl("reload", "hearthd.service")
         until("the limit holds", lambda: refused(c2, "quota"))
         assert m.shown("ActiveState") == "active" and m.shown("MainPID") == pid
