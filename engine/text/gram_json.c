@@ -360,6 +360,8 @@ size_t gm_takes_any(const struct gm *m, const struct gm_node *n) {
 
         if (n->sub != 0)
                 return 0;
+        if (n->kind == GM_NFA)
+                return m->g->loops[n->q] ? SIZE_MAX : 0;
         if (n->kind == GM_STR && s->dfa->any)
                 return s->max == SIZE_MAX ? SIZE_MAX : s->max - MIN(n->data, s->max);
         if (n->kind != GM_STR && n->kind != GM_KEY)

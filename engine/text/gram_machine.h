@@ -26,6 +26,7 @@ struct grammar {
         uint32_t root;        /* GBNF: the root rule's first state */
         uint32_t *rule_start; /* by rule */
         uint32_t *rest;       /* GBNF: by state, bytes to its rule's end */
+        bool *loops;          /* GBNF: by state, any plain character leads (also) back to it */
 };
 
 enum gm_kind { GM_DONE, GM_VALUE, GM_STR, GM_NUM, GM_WORD, GM_OBJ, GM_KEY, GM_ARR, GM_NFA };

@@ -228,11 +228,40 @@ void gn_schema(struct gs *g) {
                                 labels_need(g, g->node[i]->alts.obj[k]);
 }
 
+/* Every character that a JSON string may hold as it is: those of plain tokens. */
+static bool covers_plain(const struct nfa_set *s) {
+        static const struct nfa_range plain[] = { { 0x20, 0x21 }, { 0x23, 0x5b }, { 0x5d, 0xd7ff }, { 0xe000, DFA_MAX_CP } };
+
+        for (size_t i = 0; i < ELEMENTSOF(plain); i++) {
+                uint32_t at = plain[i].lo;
+                for (size_t k = 0; k < s->n && at <= plain[i].hi; k++) /* sorted */
+                        if (s->r[k].lo <= at && s->r[k].hi >= at)
+                                at = s->r[k].hi + 1;
+                if (at <= plain[i].hi)
+                        return false;
+        }
+        return true;
+}
+
+/* Without a character, in a few steps: *left of them. */
+static bool leads_to(const struct nfa *a, uint32_t from, uint32_t to, unsigned *left) {
+        if (from == to)
+                return true;
+        for (uint32_t e = a->first[from]; e && *left; e = a->edge[e - 1].next)
+                if (a->edge[e - 1].kind == NFA_EPS && (*left)-- && leads_to(a, a->edge[e - 1].to, to, left))
+                        return true;
+        return false;
+}
+
 void gn_rules(struct grammar *g) {
         const struct nfa *a = &g->nfa;
         bool again = true;
 
         g->rest = t_array(&g->c, a->n_state, sizeof(*g->rest));
+        g->loops = t_array(&g->c, a->n_state, sizeof(*g->loops));
+        for (uint32_t s = 0; s < a->n_state; s++)
+                for (uint32_t e = a->first[s]; e; e = a->edge[e - 1].next)
+                        g->loops[s] = g->loops[s] || (a->edge[e - 1].kind == NFA_SET && covers_plain(a->edge[e - 1].set) && leads_to(a, a->edge[e - 1].to, s, &(unsigned){ 16 }));
         for (size_t s = 0; s < a->n_state; s++)
                 g->rest[s] = a->label[s] >= 0 ? 0 : NEED_FAR;
         for (unsigned round = 0; again && round < MAX_ROUNDS; round++) {

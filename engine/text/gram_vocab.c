@@ -59,7 +59,7 @@ static uint32_t build(struct builder *b, size_t lo, size_t hi, uint32_t depth) {
                 b->v->node = n;
                 b->cap = cap;
         }
-        b->v->node[b->v->n_node++] = (struct vocab_node){ .lo = (uint32_t)lo, .plain = true };
+        b->v->node[b->v->n_node++] = (struct vocab_node){ .lo = (uint32_t)lo, .hi = (uint32_t)hi, .plain = true };
         while (i < hi && b->t[i].n == depth)
                 i++;
         b->v->node[me].own = (uint32_t)i;

@@ -7,7 +7,7 @@
 
 struct vocab_node {
         uint32_t child, next;  /* first child, next sibling; 0: none */
-        uint32_t lo, own;      /* ids[lo, own) end here */
+        uint32_t lo, own, hi;  /* ids[lo, own) end here, ids[own, hi) further down */
         uint8_t byte;
         bool plain;            /* every token from here down is plain */
 };

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/text/gram_vocab.h"
+#include "engine/text/gram_mask.h"
 
 #define CACHE 48
 #define COMPACT_NODES 50000
@@ -25,6 +25,7 @@ struct grammar_state {
         size_t n;
         bool ended;            /* an end-of-generation token came */
         uint64_t *nearest;     /* room for a mask */
+        struct gm_lazy lazy;
         struct cached cache[CACHE];
         uint64_t clock;
 };
@@ -132,6 +133,7 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
                 forget_masks(s);
                 gm_release(&s->m);
                 free(s->nearest);
+                gm_lazy_free(&s->lazy);
                 free(s);
         }
         return NULL;
@@ -143,108 +145,8 @@ bool grammar_state_done(const struct grammar_state *s) {
 
 /* ---- masks ---- */
 
-struct walk {
-        struct gm *m;
-        const struct grammar_vocab *v;
-        uint64_t *mask, *nearest;
-        bool skip_plain;
-        uint32_t far;          /* more bytes than this must not remain after a token; NEED_UNKNOWN: it doesn't matter */
-        uint32_t most, least;  /* of what remains after the tokens in 'mask', in 'nearest' */
-        bool left_out;
-};
-
-/* The tokens that end here, with so many bytes to come after them. */
-static void set_bits(struct walk *w, const struct vocab_node *n, uint32_t need) {
-        uint64_t *mask = w->mask;
-
-        if (need <= w->far || need == NEED_FAR) { /* not known: not led */
-                w->most = MAX(w->most, need == NEED_FAR ? 0 : need);
-        } else {
-                w->left_out = true;
-                if (need > w->least)
-                        return;
-                mask = w->nearest;
-                if (need < w->least)
-                        memset(mask, 0, w->v->words * sizeof(*mask));
-                w->least = need;
-        }
-        for (uint32_t i = n->lo; i < n->own; i++)
-                mask[w->v->ids[i] / 64] |= UINT64_C(1) << (w->v->ids[i] % 64);
-}
-
-static void walk(struct walk *w, uint32_t node, const uint32_t *id, size_t n);
-
-static void step_and_walk(struct walk *w, uint32_t child, const uint32_t *id, size_t n, struct gm_out *out) {
-        struct gm_mark mark = gm_mark(w->m);
-
-        gm_step(w->m, id, n, w->v->node[child].byte, out);
-        if (w->m->error)
-                return;
-        if (out->n) {
-                if (w->v->node[child].own > w->v->node[child].lo)
-                        set_bits(w, &w->v->node[child], w->far == NEED_UNKNOWN ? 0 : gn_set(w->m, out->id, out->n));
-                if (w->v->node[child].child)
-                        walk(w, child, out->id, out->n);
-        }
-        if (!w->m->error)
-                gm_back(w->m, mark);
-}
-
-/* One reading, within a string or key: no need to intern the places in between. */
-static void walk_chars(struct walk *w, uint32_t node, const struct gm_node *at) {
-        for (uint32_t c = w->v->node[node].child; c && !w->m->error; c = w->v->node[c].next) {
-                struct gm_node x = *at;
-
-                if (w->skip_plain && w->v->node[c].plain)
-                        continue;
-                if (!gm_work(w->m, 1))
-                        return;
-                switch (gm_char_step(w->m, &x, w->v->node[c].byte)) {
-                case GM_STOP:
-                        break;
-                case GM_CHAR:
-                        if (w->v->node[c].own > w->v->node[c].lo)
-                                set_bits(w, &w->v->node[c], w->far == NEED_UNKNOWN ? 0 : gn_place(w->m, &x));
-                        if (w->v->node[c].child)
-                                walk_chars(w, c, &x);
-                        break;
-                case GM_QUOTE: {
-                        struct gm_mark mark = gm_mark(w->m);
-                        uint32_t id = gm_intern(w->m, at);
-                        struct gm_out *out = h_malloc(sizeof(*out));
-                        if (!out)
-                                w->m->error = -ENOMEM;
-                        else if (id != GM_NONE)
-                                step_and_walk(w, c, &id, 1, out);
-                        free(out);
-                        if (!w->m->error)
-                                gm_back(w->m, mark);
-                }
-                }
-        }
-}
-
-static void walk(struct walk *w, uint32_t node, const uint32_t *id, size_t n) {
-        struct gm_out *out;
-
-        if (n == 1 && (w->m->node[id[0]].kind == GM_STR || w->m->node[id[0]].kind == GM_KEY)) {
-                struct gm_node at = w->m->node[id[0]];
-                walk_chars(w, node, &at);
-                return;
-        }
-        out = h_malloc(sizeof(*out));
-        if (!out) {
-                w->m->error = -ENOMEM;
-                return;
-        }
-        for (uint32_t c = w->v->node[node].child; c && !w->m->error; c = w->v->node[c].next)
-                if (!w->skip_plain || !w->v->node[c].plain)
-                        step_and_walk(w, c, id, n, out);
-        free(out);
-}
-
 /* If a reading is within a string that takes any characters, or so many of them: those plain tokens. True: all were set. */
-static bool set_plain(struct grammar_state *s, uint64_t *mask, struct walk *w) {
+static bool set_plain(struct grammar_state *s, uint64_t *mask, struct gm_walk *w) {
         size_t most = 0;
 
         for (size_t i = 0; i < s->n; i++) {
@@ -298,7 +200,7 @@ int grammar_state_mask(struct grammar_state *s, uint64_t *mask) {
 
 int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limit *l, uint64_t *mask) {
         uint32_t far = l->left ? (uint32_t)MIN(l->left - 1, (uint64_t)NEED_FAR - 1) : NEED_UNKNOWN;
-        struct walk w = { .m = &s->m, .v = s->v, .mask = mask, .nearest = s->nearest, .far = far, .least = UINT32_MAX };
+        struct gm_walk w = { .m = &s->m, .v = s->v, .lazy = &s->lazy, .mask = mask, .nearest = s->nearest, .far = far, .least = UINT32_MAX };
         struct gm_mark mark = gm_mark(&s->m);
         const uint64_t *old = s->ended ? NULL : cached_mask(s, far);
         bool done, some = false;
@@ -317,7 +219,7 @@ int grammar_state_mask_within(struct grammar_state *s, const struct grammar_limi
         s->m.stopped = l->stopped;
         s->m.ud = l->ud;
         w.skip_plain = set_plain(s, mask, &w);
-        walk(&w, 0, s->id, s->n);
+        gm_walk(&w, s->id, s->n);
         s->m.work = UINT64_MAX;
         s->m.stopped = NULL;
         r = s->m.error;
