@@ -2,6 +2,7 @@
 #include "daemon/broker/channel.h"
 
 #include <malloc.h>
+#include <sys/socket.h>
 
 /* A connection that held this much when it ended: its freed pages, scattered in the heap, go back to the system. */
 #define TRIM_BYTES ((size_t)256 << 10)
@@ -134,8 +135,11 @@ int channel_send(struct channel *c, struct buf *b, const int *fds, uint32_t n_fd
         if (r < 0)
                 return r;
         /* Sent at once if nothing waits before it. A dead socket shows on the next poll: no callback from within a send. */
-        if (idle && frame_queue_flush(&c->out, c->fd) < 0)
+        if (idle && frame_queue_flush(&c->out, c->fd) < 0) {
                 frame_queue_done(&c->out);
+                /* Not every failure means that the other side is gone (ETOOMANYREFS, ENOMEM); but a frame is lost, so it is over. */
+                (void)shutdown(c->fd, SHUT_RDWR);
+        }
         update(c);
         return 0;
 }

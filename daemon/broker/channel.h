@@ -41,7 +41,7 @@ struct channel {
 
 /* Takes fd (also on failure). */
 int channel_open(struct channel *c, uv_loop_t *loop, int fd, uint32_t max_frame, uint32_t max_fds, const struct channel_ops *ops);
-/* Queues the frames in *b and sends what goes at once. A dead socket is not an error here: on_gone follows. */
+/* Queues the frames in *b and sends what goes at once. A socket that fails is not an error here: on_gone follows. */
 int channel_send(struct channel *c, struct buf *b, const int *fds, uint32_t n_fds);
 /* Stops reading (hang-ups are still seen) and goes on. */
 void channel_pause(struct channel *c, bool pause);

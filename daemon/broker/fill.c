@@ -78,7 +78,7 @@ static int seal(struct fill *f, struct h_error *err) {
         snprintf(path, sizeof(path), "/proc/self/fd/%d", f->memfd);
         fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0)
-                return h_error_set(err, HEARTH_E_internal, "%s: the copy in memory can't be reopened read-only: %s", f->name,
+                return h_error_set(err, HEARTH_E_io, "%s: the copy in memory can't be reopened read-only: %s", f->name,
                                    strerror(errno));
         f->result.memfd = fd;
         return 0;
@@ -190,7 +190,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int sig) {
                 channel_close(&f->channel);
         }
         if (!f->replied && f->err.code == HEARTH_OK)
-                h_error_set(&f->err, sig == SIGKILL ? HEARTH_E_no_memory : HEARTH_E_internal,
+                h_error_set(&f->err, sig == SIGKILL || status == 71 ? HEARTH_E_no_memory : status == 74 || status == 0 ? HEARTH_E_io : HEARTH_E_internal,
                             "%s: the process that reads it %s%s", f->name, format_exit(status, sig, how),
                             sig == SIGKILL ? ": probably the machine ran out of memory" : "");
         uv_close((uv_handle_t *)p, on_process_closed);

@@ -498,8 +498,13 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
                 return r;
         }
         worker_need(s); /* starts while the files are read */
+        if (!m->dead)
+                open_next(s);
+        if (m->dead) { /* it can't be started, or not be told: the model has failed already */
+                *err = s->worker.fault;
+                return h_error_set(err, HEARTH_E_worker_lost, "%s can't be opened in the worker", name);
+        }
         *ret = m;
-        open_next(s);
         return 0;
 }
 

@@ -98,8 +98,10 @@ void request_end(struct request *rq, struct buf *b) {
         metrics_count_end(&rq->server->metrics, rq, server_now(rq->server));
         rq->session = NULL;
         request_free(rq);
-        if (se)
+        if (se && b->len)
                 session_send(se, b);
+        else if (se)
+                session_close(se); /* no memory to say how it ended: then the connection ends */
 }
 
 void request_end_error(struct request *rq, const struct h_error *err) {
@@ -113,6 +115,11 @@ void request_end_error(struct request *rq, const struct h_error *err) {
         request_end(rq, &b);
 }
 
+int request_broken(const struct request *rq, struct h_error *err) {
+        return h_error_counts(err, HEARTH_E_no_memory, 0, 0, "no memory to pass on the answer after %llu tokens",
+                              (unsigned long long)request_n_generated(rq));
+}
+
 /* The final message of a generation that is ended before the worker has it. */
 static void end_finished(struct request *rq, const char *reason) {
         _cleanup_(buf_free) struct buf b = {};
@@ -120,6 +127,11 @@ static void end_finished(struct request *rq, const char *reason) {
         struct wire_resume_reply resumed;
         struct h_error err = {};
 
+        if (rq->broken) {
+                (void)request_broken(rq, &err);
+                request_end_error(rq, &err);
+                return;
+        }
         if (rq->type != WIRE_generate) {
                 h_error_set(&err, hearth_code_parse(reason), "the request was ended: %s", reason);
                 request_end_error(rq, &err);

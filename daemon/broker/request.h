@@ -66,6 +66,7 @@ struct request {
         bool suspect;             /* see suspect.h; of these only: */
         uint64_t crashed_at, suspect_ms;
         const char *cancel;       /* reason, once it is to end */
+        bool broken;              /* tokens are missing in what its client got: it ends with an error */
         uint32_t n_prompt, n_cached, n_done;
         uint64_t n_brought;       /* of the ids: a resuming client brought them */
         uint64_t arrived_ms, started_ms, first_ms, last_ms, stalled_ms;
@@ -110,6 +111,8 @@ void request_send(struct request *rq, struct buf *b);
 void request_progress(struct request *rq, const char *model, uint64_t done, uint64_t total);
 void request_tell_position(struct request *rq, uint32_t position);
 void request_end_error(struct request *rq, const struct h_error *err);
+/* What a broken one ends with. */
+int request_broken(const struct request *rq, struct h_error *err);
 /* Sends *b as the final message. */
 void request_end(struct request *rq, struct buf *b);
 

@@ -267,7 +267,8 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
         if (r < 0) {
                 h_error_from_errno(&err, r, "passing on tokens");
                 request_log(rq, LOG_LEVEL_WARNING, "%s", err.message);
-                request_cancel(rq, "cancelled");
+                rq->broken = true;
+                request_cancel(rq, "cancelled"); /* the worker's part; to its client it is an error */
                 return;
         }
         if (type == WIRE_accepted) {
@@ -292,7 +293,7 @@ void request_on_reply(struct request *rq, const struct wk_start_reply *m) {
                 return;
         }
         note(rq, m->has_n_prompt, m->n_prompt, m->has_n_cached, m->n_cached);
-        r = check_frame(rq, m->frame, m->n_frame, true, &b, &type, &err);
+        r = rq->broken ? request_broken(rq, &err) : check_frame(rq, m->frame, m->n_frame, true, &b, &type, &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "the end of a request");
                 request_end_error(rq, &err);

@@ -37,6 +37,8 @@ void session_fail(struct session *se, uint32_t id, const struct h_error *err) {
 
         if (wire_encode_failure(&b, id, err) == 0)
                 session_send(se, &b);
+        else
+                session_close(se); /* a request must not stay without an answer */
 }
 
 /* A connection that is cut off, and why. */

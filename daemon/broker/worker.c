@@ -31,6 +31,7 @@ struct worker_process {
         uv_process_t process;
         struct server *server;
         bool exited, released, gone;
+        bool deaf; /* something it said was lost: what follows would leave a gap */
 };
 
 static void start(struct server *s);
@@ -102,11 +103,12 @@ static void on_frame(struct channel *c, struct frame *f) {
         struct request *rq;
         struct model *mo;
 
-        if (!current(p))
+        if (!current(p) || p->deaf)
                 return;
         if (schema_decode(&wk_schema, f->p, f->n, &m, NULL, &err) < 0) {
-                log_error(&s->log, "worker %u sent nonsense (%s); it is ended", w->pid, err.message);
-                w->killed = "sent a message that breaks the protocol";
+                log_error(&s->log, "worker %u sent a message that can't be taken (%s); it is ended", w->pid, err.message);
+                w->killed = err.code == HEARTH_E_no_memory ? "was ended since hearthd had no memory to hear it" : "sent a message that breaks the protocol";
+                p->deaf = true;
                 uv_process_kill(&p->process, SIGKILL);
                 return;
         }
@@ -121,6 +123,7 @@ static void on_frame(struct channel *c, struct frame *f) {
                 snprintf(w->numerics, sizeof(w->numerics), "%s", b->numerics ? b->numerics : "");
                 s->device.budget = b->device_budget;
                 w->state = WORKER_READY;
+                w->fault = (struct h_error){};
                 w->ready_ms = server_now(s);
                 log_info(&s->log, "worker %u serves on %s", w->pid, w->device);
                 models_worker_ready(s);
@@ -324,6 +327,7 @@ static void start_failed(struct server *s, const struct h_error *err) {
         struct worker *w = &s->worker;
 
         log_error(&s->log, "%s", err->message);
+        w->fault = *err;
         w->failures++;
         w->state = WORKER_BACKOFF;
         models_worker_hopeless(s, err);

@@ -194,6 +194,11 @@ static int fill(struct filling *f, struct buf *b, struct h_error *err) {
         return describe(f, bytes, b, err);
 }
 
+/* The broker can't be told, or can't be heard: the exit status (sysexits) says what it was. */
+static int failed(int r) {
+        return r >= 0 ? 0 : r == -ENOMEM ? 71 : 74;
+}
+
 /*
  * The bounds: an image is about as large as its files; threads reserve address
  * space for their heaps. Reading and repacking a byte takes a few nanoseconds.
@@ -224,7 +229,7 @@ int worker_fill(const struct log *log, enum sandbox_wish wish) {
         r = receive(&f, WK_fill, &m, &fr);
         if (r < 0) {
                 log_error(log, "--fill is for hearthd: %s", strerror(-r));
-                return 70;
+                return failed(r);
         }
         f.id = m.id;
         snprintf(f.name, sizeof(f.name), "%s", ((const struct wk_fill *)m.body)->name);
@@ -233,7 +238,9 @@ int worker_fill(const struct log *log, enum sandbox_wish wish) {
         for (uint32_t i = 0; i < f.n_fds; i++)
                 f.fds[i] = frame_take_fd(&fr, i);
         schema_msg_free(&m);
-        if (f.n_fds < 2)
+        if (fr.fds_lost)
+                h_error_set(&err, HEARTH_E_no_memory, "%s: its open files were lost on the way: no memory, or too many files are open", f.name);
+        else if (f.n_fds < 2)
                 h_error_set(&err, HEARTH_E_internal, "the fill process got %u descriptors, at least 2 are needed", f.n_fds);
         r = err.code ? -EHEARTH : enter_sandbox(&f, wish, log, &err);
         if (r == 0)
@@ -259,5 +266,5 @@ int worker_fill(const struct log *log, enum sandbox_wish wish) {
                 fd_close(f.fds[i]);
         frame_reader_done(&f.in);
         frame_queue_done(&f.out);
-        return r < 0 ? 70 : 0;
+        return failed(r);
 }

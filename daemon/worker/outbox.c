@@ -34,6 +34,13 @@ void outbox_push(struct outbox *o, struct buf *b) {
                 outbox_poke(o);
 }
 
+void outbox_fail(struct outbox *o) {
+        pthread_mutex_lock(&o->lock);
+        o->failed = true;
+        pthread_mutex_unlock(&o->lock);
+        outbox_poke(o);
+}
+
 bool outbox_take(struct outbox *o, struct buf *ret) {
         uint64_t n;
         bool ok;

@@ -22,6 +22,8 @@ int outbox_init(struct outbox *o);
 void outbox_done(struct outbox *o);
 /* Appends the frames in *b (emptied). Out of memory: the broker must not miss a message, so the worker ends. */
 void outbox_push(struct outbox *o, struct buf *b);
+/* The same for a message that there was no memory to make. */
+void outbox_fail(struct outbox *o);
 /* Wakes the control thread without a message. */
 void outbox_poke(struct outbox *o);
 /* Moves everything to *ret (empty before); false if a message was lost. */

@@ -10,7 +10,9 @@
 #define MODEL_BIT 0x80000000u
 #define LENGTH 4u /* of a frame, before its message */
 
+/* Out of memory: *b stays empty. */
 static void encode_error(struct buf *b, uint32_t id, const struct h_error *err) {
+        struct h_error failed = {};
         struct wk_error msg;
 
         wk_init_error(&msg);
@@ -18,7 +20,7 @@ static void encode_error(struct buf *b, uint32_t id, const struct h_error *err) 
         msg.message = err->message;
         msg.needed = err->needed;
         msg.available = err->available;
-        if (wk_encode_error(b, id, &msg, NULL) == 0)
+        if (wk_encode_error(b, id, &msg, &failed) == 0 || failed.code == HEARTH_E_no_memory)
                 return;
         /* A sentence with a file's bytes in it may be no UTF-8, or cut within a character. */
         buf_clear(b);
@@ -30,23 +32,31 @@ void reply_model_error(struct worker *w, uint32_t key, const struct h_error *err
         _cleanup_(buf_free) struct buf b = {};
 
         encode_error(&b, MODEL_BIT | key, err);
-        outbox_push(&w->out, &b);
+        if (b.len)
+                outbox_push(&w->out, &b);
+        else
+                outbox_fail(&w->out);
 }
 
 void reply_error(struct task *t, const struct h_error *err) {
         _cleanup_(buf_free) struct buf b = {};
 
         encode_error(&b, t->id, err);
-        outbox_push(&t->worker->out, &b);
+        if (b.len)
+                outbox_push(&t->worker->out, &b);
+        else
+                outbox_fail(&t->worker->out);
         atomic_store(&t->done, true);
         outbox_poke(&t->worker->out);
 }
 
-static void fail(struct task *t, int r, const char *what) {
-        struct h_error err = {};
-
-        h_error_from_errno(&err, r, what);
-        reply_error(t, &err);
+/* *err: why, if it is known. Without memory to say the end the worker ends, and a replay says it. */
+static void fail(struct task *t, int r, struct h_error *err, const char *what) {
+        h_error_from_errno(err, r, what);
+        if (err->code == HEARTH_E_no_memory)
+                outbox_fail(&t->worker->out);
+        else
+                reply_error(t, err);
 }
 
 /* ---- events ---- */
@@ -105,6 +115,8 @@ void reply_accepted(struct task *t) {
         }
         if (r == 0)
                 outbox_push(&t->worker->out, &b);
+        else
+                outbox_fail(&t->worker->out);
 }
 
 void reply_progress(struct task *t) {
@@ -205,6 +217,8 @@ void reply_tokens(struct task *t, const struct eng_result *res, size_t n) {
         }
         if (r == 0)
                 outbox_push(&t->worker->out, &b);
+        else
+                outbox_fail(&t->worker->out); /* a token that its client misses: a replay sends it */
         buf_consume(&t->held, n);
         buf_clear(&t->reasoning);
 }
@@ -227,7 +241,7 @@ void reply_frame(struct task *t, struct buf *frame) {
         msg.n_generated = (uint32_t)t->n_generated;
         r = wk_encode_start_reply(&b, t->id, &msg, &err);
         if (r < 0) {
-                fail(t, r, "encoding the answer");
+                fail(t, r, &err, "encoding the answer");
                 return;
         }
         buf_clear(frame);
@@ -264,7 +278,7 @@ void reply_finish(struct task *t, const char *finish, const char *stop_string) {
         int r;
 
         if (!calls) {
-                fail(t, -ENOMEM, "encoding the answer's end");
+                fail(t, -ENOMEM, &err, "encoding the answer's end");
                 return;
         }
         for (size_t i = 0; i < t->n_calls; i++) {
@@ -283,7 +297,7 @@ void reply_finish(struct task *t, const char *finish, const char *stop_string) {
         r = t->resumed ? wire_encode_resume_reply(&frame, t->msg.id, &resumed, &err)
                        : wire_encode_generate_reply(&frame, t->msg.id, &msg, &err);
         if (r < 0)
-                fail(t, r, "encoding the answer's end");
+                fail(t, r, &err, "encoding the answer's end");
         else
                 reply_frame(t, &frame);
 }
@@ -302,7 +316,7 @@ void reply_embeddings(struct task *t) {
         msg.n_tokens = (uint32_t)t->feed.n;
         r = wire_encode_embed_reply(&frame, t->msg.id, &msg, &err);
         if (r < 0)
-                fail(t, r, "encoding the vectors");
+                fail(t, r, &err, "encoding the vectors");
         else
                 reply_frame(t, &frame);
 }

@@ -36,6 +36,8 @@ struct control {
 static void push(struct worker *w, struct buf *b, int r) {
         if (r == 0)
                 outbox_push(&w->out, b);
+        else
+                outbox_fail(&w->out);
 }
 
 static void send_error(struct worker *w, uint32_t id, const struct h_error *err) {
@@ -312,6 +314,10 @@ static int on_frame(struct control *c, struct frame *f) {
         if (m.type != WK_hello && !w->started) { /* nothing is looked at before the sandbox */
                 schema_msg_free(&m);
                 return -EPROTO;
+        }
+        if (f->fds_lost) { /* as bad as a lost message: another worker is told everything anew */
+                schema_msg_free(&m);
+                return -ENOMEM;
         }
         switch (m.type) {
         case WK_hello: on_hello(w, m.id, m.body); break;

@@ -181,6 +181,8 @@ void wmodel_close(struct wmodel *m) {
         wk_init_close_reply(&msg);
         if (wk_encode_close_reply(&b, MODEL_BIT | m->key, &msg, NULL) == 0)
                 outbox_push(&m->worker->out, &b);
+        else
+                outbox_fail(&m->worker->out);
 }
 
 struct wmodel *wmodel_unref(struct wmodel *m) {

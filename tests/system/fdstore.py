@@ -9,7 +9,7 @@ import threading
 import time
 
 from harness import environment
-from pyclient import Client
+from pyclient import Client, Closed, RemoteError
 
 SEALS = 0xF  # SEAL, SHRINK, GROW, WRITE
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -19,7 +19,7 @@ class Manager:
     def __init__(self, home, hearthd, *arguments):
         self.home, self.argv, self.fds, self.removed, self.process = str(home), [hearthd, "--user", *arguments], {}, [], None
         os.makedirs(f"{home}/hearth", mode=0o700, exist_ok=True)
-        self.path, self.messages = f"{home}/hearth/hearth.sock", ""
+        self.path, self.messages, self.env = f"{home}/hearth/hearth.sock", "", {}
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(f"{home}/notify")
         self.lock = threading.Lock()
@@ -57,7 +57,7 @@ class Manager:
             for i, fd in enumerate(high):
                 os.dup2(fd, 3 + i)  # inheritable
 
-        env = dict(environment(self.home), NOTIFY_SOCKET=f"{self.home}/notify")
+        env = dict(environment(self.home), NOTIFY_SOCKET=f"{self.home}/notify", **self.env)
         if given:
             env.update(LISTEN_FDS=str(len(given)), LISTEN_FDNAMES=":".join(n for n, _ in given))
         self.log = open(f"{self.home}/hearthd.log", "w+b")
@@ -68,7 +68,7 @@ class Manager:
             try:
                 Client(self.path).close()
                 return self
-            except (FileNotFoundError, ConnectionRefusedError):
+            except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError, Closed, RemoteError):
                 if self.process.poll() is not None or time.monotonic() > end:
                     raise AssertionError(f"hearthd did not start:\n{self.text()}")
                 time.sleep(0.01)

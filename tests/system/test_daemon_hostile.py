@@ -52,9 +52,20 @@ def bystander(d):
         fds, rss = len(fds_of(d.process.pid)), rss_kib(d.process.pid)
         i = long_answer(c, 150, credits=10)
         got = []
-        while len(got) < 10:
-            _, m, f = c.next_of(i)
-            got += ids(f.get("ids", b"")) if m == "tokens" else []
+
+        def read(n):
+            while len(got) < n:
+                _, m, f = c.next_of(i)
+                got.extend(ids(f.get("ids", b"")) if m == "tokens" else [])
+
+        def go_on():
+            """In the middle of it all: one more token, and it comes."""
+            if len(got) < 140:
+                c.call("credit", {"request": i, "n": 1})
+                read(len(got) + 1)
+
+        read(10)
+        c.go_on = go_on
         yield c
         c.call("credit", {"request": i, "n": 1000})
         for _, m, f in c.events(i):
@@ -226,10 +237,12 @@ def floods():
 
 
 def many_connections():
-    """Two thousand connects, most of them gone at once; five hundred idle ones cost little."""
+    """Ten thousand connects, most of them gone at once; five hundred idle ones cost little."""
     with daemon(config="[limits]\nconnections_per_user = 600\n") as d, bystander(d) as c:
-        for _ in range(2000):
+        for n in range(10_000):
             raw(d).close()
+            if n % 100 == 0:
+                c.go_on()
         until("they are gone", lambda: c.call("status")["clients"] == 1)
         before = rss_kib(d.process.pid)
         idle = [Client(d.path) for _ in range(500)]
@@ -254,14 +267,18 @@ def many_connections():
 
 
 def random_frames():
-    """Valid frames, mutated in bytes: whatever comes, the daemon stays and serves the next."""
-    with daemon(config="[limits]\nhello_timeout = 2s\n") as d, bystander(d):
+    """Valid frames in any order, mutated in bytes, cut, glued together: whatever comes, the daemon stays and serves the next."""
+    with daemon(config="[limits]\nhello_timeout = 2s\n") as d, bystander(d) as c:
         rng = random.Random(7)
         seeds = [pack(REQUEST, 2, "ping", {}), pack(REQUEST, 3, "status", {}), pack(REQUEST, 4, "models", {}), pack(CANCEL, 3, "cancel", {}),
                  pack(REQUEST, 5, "generate", {"model": "tiny", "prompt": "x", "max_tokens": 3, "stop": ["a", "b"], "deadline_ms": 50}),
                  pack(REQUEST, 6, "load", {"model": "nothing"}), pack(REQUEST, 7, "tokenize", {"model": "tiny", "text": "abc"}),
                  pack(REQUEST, 8, "unload", {"model": "none"}), pack(REQUEST, 9, "credit", {"request": 5, "n": 3}),
-                 pack(REQUEST, 10, "embed", {"model": "tiny", "texts": ["a"]})]
+                 pack(REQUEST, 10, "embed", {"model": "tiny", "texts": ["a"]}),
+                 pack(REQUEST, 11, "resume", {"request": 1, "seed": 2, "ids": ids_blob([40, 41, 42]), "roles": ids_blob([1, 1, 1]), "identity": "0/f16/1/x/y",
+                      "generate": pack(REQUEST, 1, "generate", {"model": "tiny", "prompt": "the", "max_tokens": 5, "credits": 2})[4:]}),
+                 pack(REQUEST, 12, "hello", {"version": 1, "client": "again"}), pack(REQUEST, 13, "ps", {}), pack(REPLY, 5, "generate", {"finish": "stop"}),
+                 pack(EVENT, 5, "tokens", {"text": "x"}), pack(ERROR, 5, "error", {"code": "internal", "message": "x"})]
         for _ in range(300):
             s = raw(d)
             s.settimeout(10)
@@ -274,11 +291,74 @@ def random_frames():
                         data[at] = rng.randrange(256)
                     if rng.random() < 0.1:
                         data = data[: rng.randrange(len(data))]
+                    if rng.random() < 0.1:
+                        data += rng.choice(seeds)[: rng.randrange(40)]
                     s.sendall(data)
                 select.select([s], [], [], 0.01)
             except (BrokenPipeError, ConnectionResetError):
                 pass
             s.close()
+
+
+def half_closed():
+    """A client that says it will send no more is taken to be gone, whatever it asked; one that shuts its reading side too."""
+    with daemon() as d, bystander(d) as c:
+        for how in (socket.SHUT_WR, socket.SHUT_RD, socket.SHUT_RDWR):
+            for ask in (pack(REQUEST, 2, "ping", {}), pack(REQUEST, 2, "generate", {"model": "tiny", "prompt": "x", "max_tokens": 400, **NO_END}),
+                        pack(REQUEST, 2, "models", {}), pack(REQUEST, 2, "load", {"model": "nothing"}), b"\x10\0\0\0half"):
+                s = raw(d)
+                hello(s)
+                with contextlib.suppress(BrokenPipeError):
+                    s.sendall(ask)
+                    s.shutdown(how)
+                c.go_on()
+                if how == socket.SHUT_WR:
+                    read_all(s)  # it ends
+                s.close()
+        until("their requests are ended", lambda: len(c.call("ps").get("requests", [])) == 1)
+
+
+def never_reading():
+    """Forty streams without end that nobody reads: each pauses itself, holds a bounded amount, and the others keep their pace."""
+    with daemon(config="[models]\nslots = 48\ncontext = 512\n") as d, bystander(d) as c:
+        silent, before = [], rss_kib(d.process.pid)
+        for n in range(40):
+            s = raw(d)
+            hello(s)
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.sendall(pack(REQUEST, 2, "generate", {"model": "tiny", "prompt": f"the cat {n}", "max_tokens": 480, "logprobs": 20, "temperature": 1.0, **NO_END}))
+            silent.append(s)
+            c.go_on()
+        for _ in range(40):
+            c.go_on()
+        grown = rss_kib(d.process.pid) - before
+        print(f"      40 streams that nobody reads: {grown} KiB")
+        assert SANITIZED or grown < 40 * 512, f"{grown} KiB for 40 streams that nobody reads"
+        for s in silent:
+            s.close()
+
+
+def out_of_order():
+    """Cancels before their requests, credits for nobody, answers from a client, ids again and again, hello last."""
+    with daemon() as d, bystander(d) as c, Client(d.path) as o:
+        for n in range(60):
+            for i in (5, 6, 7):
+                o.send(CANCEL, i, "cancel", {})
+                o.send(REQUEST, 900 + n, "credit", {"request": i, "n": 1})
+            o.send(REQUEST, 5, "generate", {"model": "tiny", "prompt": "x", "max_tokens": 50, "credits": 1, **NO_END})
+            o.send(REQUEST, 5, "generate", {"model": "tiny", "prompt": "x", "max_tokens": 50, "credits": 1, **NO_END})
+            o.send(CANCEL, 5, "cancel", {})
+            o.send(CANCEL, 5, "cancel", {})
+            o.send(EVENT, 5, "tokens", {"text": "x"})
+            o.send(REQUEST, 5, "unload", {"model": "tiny"})
+            o.send(REQUEST, 6, "hello", {"version": 1})
+            c.go_on()
+        o.send(REQUEST, 77, "ping", {})
+        seen = []
+        while not seen or seen[-1][1] != 77:
+            seen.append(o.receive())
+        codes = {f.get("code") for k, _, _, f in seen if k == ERROR}
+        assert codes <= {"bad_request", "busy"} and "bad_request" in codes, codes
 
 
 def silence():
@@ -304,4 +384,4 @@ def quotas():
 
 
 sys.exit(run_tests([garbage, oversized_frames, half_frames, wrong_versions, id_zero, wrong_messages, bad_utf8_is_refused, fds_nobody_asked_for,
-                    floods, many_connections, random_frames, silence, quotas]))
+                    floods, many_connections, random_frames, half_closed, never_reading, out_of_order, silence, quotas]))
