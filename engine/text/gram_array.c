@@ -84,7 +84,7 @@ static void add_numbers(struct values *v, const struct gs_number *n) {
                 add_number(v, n);
                 return;
         }
-        if (!n->integer || !n->has_lo || !n->has_hi || n->ihi - n->ilo >= MAX_VALUES * (n->multiple ? n->multiple : 1))
+        if (!n->integer || n->step || !n->has_lo || !n->has_hi || n->ihi - n->ilo >= MAX_VALUES * (n->multiple ? n->multiple : 1))
                 t_fail(v->g->c, "is supported for at most %d different values, or for strings of any length, not for any numbers", MAX_VALUES);
         for (int64_t x = n->ilo; x <= n->ihi; x++) {
                 struct gs_number one = { .integer = true, .has_lo = true, .has_hi = true };

@@ -63,7 +63,7 @@ static bool minus_number(struct gs *g, const struct gs_number *a, const struct g
                 PUSH(ret, num, a);
                 return true;
         }
-        if (b->multiple > 1 && !point && (!a->multiple || a->multiple % b->multiple)) {
+        if (b->step || (b->multiple > 1 && !point && (!a->multiple || a->multiple % b->multiple))) {
                 *why = "numbers that are not multiples";
                 return false;
         }

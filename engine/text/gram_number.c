@@ -402,6 +402,8 @@ unsigned gs_number_check(const struct gs_number *a, const char *text, size_t len
         struct parts p;
         unsigned r;
 
+        if (a->step)
+                return gs_step_check(a, text, len, &(uint32_t){ 0 });
         if (!split(text, len, &p))
                 return 0;
         r = a->integer ? check_integer(a, &p, &(uint32_t){ 0 }) : check_decimal(a, &p, text, len);
@@ -439,6 +441,12 @@ uint32_t gs_number_need(const struct gs_number *a, const char *text, size_t len)
         uint32_t need, other;
         struct parts p;
 
+        if (a->step) {
+                need = gs_step_check(a, text, len, &other) ? other : MAX_TEXT;
+                if (len == 0 && gs_step_check(a, "-", 1, &other))
+                        need = MIN(need, other + 1);
+                return need;
+        }
         if (!a->integer)
                 return decimal_need(a, text, len);
         if (!split(text, len, &p))
@@ -541,7 +549,7 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
         *n = *proto;
         if (n->multiple)
                 n->integer = true;
-        n->free = !n->has_lo && !n->has_hi && n->multiple <= 1;
+        n->free = !n->has_lo && !n->has_hi && n->multiple <= 1 && !n->step;
         if (n->has_lo && n->has_hi) {
                 int c = gs_dec_cmp(&n->lo, &n->hi);
                 if (c > 0 || (c == 0 && (n->lo_excl || n->hi_excl)))
@@ -558,9 +566,9 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
                         n->ihi--;
                 if (n->has_lo && n->has_hi && n->ilo > n->ihi)
                         return NULL;
-                if (!(gs_number_check(n, "", 0) & GS_VIABLE) && !(gs_number_check(n, "-", 1) & GS_VIABLE))
-                        return NULL;
         }
+        if ((n->integer || n->step) && !(gs_number_check(n, "", 0) & GS_VIABLE) && !(gs_number_check(n, "-", 1) & GS_VIABLE))
+                return NULL;
         return n;
 }
 
@@ -579,6 +587,10 @@ const struct gs_number *gs_number_meet(struct gs *g, const struct gs_number *a, 
                 n.hi_excl = (a->has_hi && a->hi_excl && gs_dec_cmp(&a->hi, &n.hi) == 0) ||
                             (b->has_hi && b->hi_excl && gs_dec_cmp(&b->hi, &n.hi) == 0);
         }
+        if (a->step && b->step && (a->step != b->step || a->step_digits != b->step_digits))
+                t_fail(g->c, "two different fractions as multipleOf at once are not supported");
+        n.step = a->step ? a->step : b->step;
+        n.step_digits = a->step ? a->step_digits : b->step_digits;
         n.multiple = a->multiple ? a->multiple : b->multiple;
         if (a->multiple && b->multiple) {
                 int64_t x = a->multiple, y = b->multiple, lcm;

@@ -225,10 +225,12 @@ static void number_alt(struct gs *g, const json_t *s, const char *path, bool int
                 double m = json_number_value(j);
                 if (!json_is_number(j) || m <= 0)
                         t_fail(g->c, "must be a number above 0");
-                if (m != floor(m) || m > 1e9)
-                        t_fail(g->c, "only whole numbers up to 10^9 are supported (fractions have no exact multiples in binary)");
-                n.multiple = (int64_t)m;
-                n.integer = true;
+                if (m == floor(m) && m <= 1e9) {
+                        n.multiple = (int64_t)m;
+                        n.integer = true;
+                } else if (!to_dec(j, &d) || !gs_step_parse(&d, &n.step, &n.step_digits)) {
+                        t_fail(g->c, "only whole numbers up to 10^9 are supported, and fractions of at most %d digits behind the point", GS_STEP_DIGITS);
+                }
         }
         gs_at(g, path, NULL);
         made = gs_number_new(g, &n);

@@ -24,6 +24,7 @@ struct gs_number {
         bool has_lo, has_hi, lo_excl, hi_excl;
         struct gs_dec lo, hi;
         int64_t multiple;          /* 0: none; then integer is set */
+        int64_t step; uint8_t step_digits; /* a multiple of step / 10^step_digits; 0: none */
         int64_t ilo, ihi;          /* for integers: inclusive, within +-10^18, where has_lo, has_hi */
 };
 struct gs_string {
@@ -135,6 +136,10 @@ const char *gs_path_index(struct gs *g, const char *path, size_t i);
 
 /* ---- numbers as text ---- */
 enum { GS_VIABLE = 1, GS_ACCEPT = 2 };
+/* Multiples of a fraction (gram_step.c). */
+#define GS_STEP_DIGITS 4
+bool gs_step_parse(const struct gs_dec *d, int64_t *ret_step, uint8_t *ret_digits);
+unsigned gs_step_check(const struct gs_number *a, const char *text, size_t len, uint32_t *need);
 /* Bytes until it is one, for a viable prefix: as few as were found. */
 uint32_t gs_number_need(const struct gs_number *n, const char *text, size_t len);
 unsigned gs_number_check(const struct gs_number *n, const char *text, size_t len);
