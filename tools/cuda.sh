@@ -29,7 +29,7 @@ cuda_fetch_nvcc() {
 cuda_for_tests() {
         nvcc=$(cuda_nvcc)
         [ -n "$nvcc" ] || nvcc=$(cuda_fetch_nvcc) || return 1
-        printf '%s\n' "-Dcuda=enabled -Dcuda-archs=90a,86 -Dnvcc=$nvcc"
+        printf '%s\n' "-Dcuda=enabled -Dcuda-archs=90a,86 -Dcuda-report=true -Dnvcc=$nvcc"
 }
 
 # The card's compute capability without the dot ("90"), or nothing. Reads the driver, no CUDA needed.

@@ -68,45 +68,66 @@ template <int PER> __global__ void __launch_bounds__(128) attention_kernel(const
         }
 }
 
-/* Merges the splits of one (row, head); writes the D image where it can. */
+/*
+ * Merges the splits of one (row, head); writes the D image where it can. All that
+ * a thread needs of MERGE_AHEAD splits is asked for at once, before their weights
+ * are known.
+ */
+enum { MERGE_AHEAD = 32 };
+
 __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a) {
-        extern __shared__ float factor[]; /* [n_split] */
+        extern __shared__ float factor[]; /* [n_split] weights, [n_split] denominators */
         __shared__ float red[33];
+        float *den = factor + a.n_split;
         const uint32_t head = blockIdx.x, row = a.row0 + blockIdx.y, dv = a.kv.dv;
 
         pdl_next();
-        pdl_wait();
-        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[a.b.seq[row]];
+        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[a.b.seq[row]]; /* the step's data: before the wait */
         const uint32_t s1 = (uint32_t)last / CUDA_SPLIT + 1;
         const uint32_t s0 = a.window && pos - (int32_t)a.window + 1 > 0 ? (uint32_t)(pos - (int32_t)a.window + 1) / CUDA_SPLIT : 0;
         const float *p = a.part + (size_t)(blockIdx.y * a.n_head + head) * a.n_split * (dv + 2);
+        const uint32_t dv32 = (dv + 31) & ~31u;
+        pdl_wait();
         /* Each split's weight once: maxima and denominators are read side by side. */
-        float m = a.sinks ? a.sinks[head] : -INFINITY, l = 0;
-        for (uint32_t s = s0 + threadIdx.x; s < s1; s += blockDim.x)
-                m = fmaxf(m, p[(size_t)s * (dv + 2) + dv]);
-        m = block_max(m, red);
+        float m = a.sinks ? a.sinks[head] : -INFINITY, l = 0, e[MERGE_AHEAD];
         for (uint32_t s = s0 + threadIdx.x; s < s1; s += blockDim.x) {
                 float ms = p[(size_t)s * (dv + 2) + dv];
+                den[s - s0] = p[(size_t)s * (dv + 2) + dv + 1];
+                factor[s - s0] = ms;
+                m = fmaxf(m, ms);
+        }
+        auto ahead = [&](uint32_t c, uint32_t from) {
+#pragma unroll
+                for (int i = 0; i < MERGE_AHEAD; i++)
+                        e[i] = c < dv && from + i < s1 ? p[(size_t)(from + i) * (dv + 2) + c] : 0;
+        };
+        ahead(threadIdx.x, s0);
+        m = block_max(m, red);
+        for (uint32_t s = s0 + threadIdx.x; s < s1; s += blockDim.x) {
+                float ms = factor[s - s0];
                 factor[s - s0] = ms == -INFINITY ? 0 : expf(ms - m);
         }
         __syncthreads();
 #pragma unroll 8
-        for (uint32_t s = s0; s < s1; s++) { /* in order, by every thread: the same bits everywhere */
-                float f = factor[s - s0], d = p[(size_t)s * (dv + 2) + dv + 1];
+        for (uint32_t s = 0; s < s1 - s0; s++) { /* in order, by every thread: the same bits everywhere */
+                float f = factor[s], d = den[s];
                 l = f != 0 ? __fmaf_rn(d, f, l) : l;
         }
         if (a.sinks)
                 l += expf(a.sinks[head] - m);
         const float inv = l > 0 ? 1.0f / l : 0;
-        const uint32_t dv32 = (dv + 31) & ~31u;
         for (uint32_t c = threadIdx.x; c < dv32; c += blockDim.x) {
                 float v = 0;
-                if (c < dv) {
-#pragma unroll 8
-                        for (uint32_t s = s0; s < s1; s++) {
-                                float w = factor[s - s0], e = p[(size_t)s * (dv + 2) + c];
-                                v = w != 0 ? __fmaf_rn(w, e, v) : v;
+                for (uint32_t from = s0; from < s1; from += MERGE_AHEAD) {
+                        if (from > s0 || c != threadIdx.x)
+                                ahead(c, from);
+#pragma unroll
+                        for (int i = 0; i < MERGE_AHEAD; i++) {
+                                float w = from + i < s1 ? factor[from + i - s0] : 0;
+                                v = w != 0 ? __fmaf_rn(w, e[i], v) : v;
                         }
+                }
+                if (c < dv) {
                         v *= inv;
                         if (a.gate)
                                 v *= sigmoid(a.gate[row * a.gate_stride + (size_t)head * a.gate_head + c]);
@@ -176,6 +197,7 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                 const dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
                 a.row0 = r0;
                 r = mma && r0 < n_d ? mma(d, a, n, n_d, b->n) : 1;
+                const bool merged = r == 0 && a.n_split == 1; /* the tensor-core kernel has done it */
                 if (r == 1) {
                         if (per <= 4)
                                 r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
@@ -184,7 +206,8 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                         else
                                 r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
                 }
-                if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, a.n_split * sizeof(float), a)) < 0)
+                if (r < 0 || (!merged && (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128,
+                                                     2 * a.n_split * sizeof(float), a)) < 0))
                         return r;
         }
         if (!c->write_image)

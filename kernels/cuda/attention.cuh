@@ -3,6 +3,7 @@
 
 /* What the attention kernels share. */
 
+#include "kernels/cuda/image.cuh"
 #include "kernels/cuda/kv.cuh"
 
 struct attn_args {

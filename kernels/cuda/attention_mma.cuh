@@ -14,6 +14,7 @@
  *           copied to shared memory for all of them, one ahead
  *   role D  one position; a block has one split of CUDA_SPLIT tokens, its warps
  *           one tile each, merged in order; attention_merge_kernel does the rest
+ *           (with one split there is no rest)
  *
  * Fragments: within 32 columns of K, lane t of a quad holds columns 8t .. 8t+7
  * (one 16-byte load); Q is permuted alike. Of V, lane (g, t) holds columns
@@ -260,8 +261,9 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         uint32_t *slot = slot_all + warp * ATT_TILE;
 
         pdl_next();
-        pdl_wait();
-        /* The sequence, and the first of the warp's query rows within it. */
+        if (!ROLE_D)
+                pdl_wait();
+        /* The sequence, and the first of the warp's query rows within it. The step's data came by a copy: D reads it before the wait. */
         uint32_t seq, q0 = 0, n_q, first = 0;
         if (ROLE_D) {
                 first = a.row0 + blockIdx.z;
@@ -335,14 +337,20 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         if (ROLE_D) {
                 uint8_t *st = staged + warp * att_stage<D>::BYTES;
                 int32_t p0 = (int32_t)blockIdx.x * CUDA_SPLIT + (int32_t)warp * ATT_TILE;
-                if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo)
+                if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo) {
+                        pdl_wait();
                         return; /* the whole block: the merge knows */
-                const bool some = p0 < hi && p0 + ATT_TILE > lo;
-                if (some) {
-                        att_slots(a, seq, p0, hi, slot);
-                        if (STAGED)
-                                att_stage_tile<D>(a, slot, kvh, st);
                 }
+                const bool some = p0 < hi && p0 + ATT_TILE > lo;
+                /* Tokens before the sequence's first row in this batch are of earlier steps: such a tile needs no wait. */
+                const bool old = STAGED && p0 + ATT_TILE <= a.b.pos[a.b.seq_rows[a.b.seq_start[seq]]];
+                if (some)
+                        att_slots(a, seq, p0, hi, slot);
+                if (some && old)
+                        att_stage_tile<D>(a, slot, kvh, st);
+                pdl_wait();
+                if (some && STAGED && !old)
+                        att_stage_tile<D>(a, slot, kvh, st);
                 make_q();
                 __syncthreads();
                 if (some)
@@ -366,25 +374,74 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                         }
                 }
                 __syncthreads();
-                /* Warps in order; the merge of the splits works with natural exponents. */
-                for (uint32_t i = threadIdx.x; i < n_q * D; i += 128) {
-                        uint32_t q = i / D, c = i % D;
-                        float mm = -INFINITY, v = 0, ll = 0;
+                /*
+                 * Warps in order; the merge of the splits works with natural exponents. Where there is one split,
+                 * what the merge would do (attention.cu), on values that are here already. Weights once per query row.
+                 */
+                const bool whole = a.n_split == 1;
+                float (*wf)[8] = (float (*)[8])qf_all; /* [16]: the warps' weights; the row's maximum, denominator, weight, 1 / sum */
+                if (threadIdx.x < n_q) {
+                        const uint32_t q = threadIdx.x, head = kvh * group + q;
+                        float mm = -INFINITY, ll = 0;
                         for (int w = 0; w < ATT_WARPS; w++)
                                 mm = fmaxf(mm, part[(w * 16 + q) * (D + 2) + D]);
                         for (int w = 0; w < ATT_WARPS; w++) {
                                 const float *p = part + (w * 16 + q) * (D + 2);
-                                float f = p[D] == -INFINITY ? 0 : exp2f(p[D] - mm);
-                                v = __fmaf_rn(f, p[c], v);
-                                ll = __fmaf_rn(f, p[D + 1], ll);
+                                wf[q][w] = p[D] == -INFINITY ? 0 : exp2f(p[D] - mm);
+                                ll = __fmaf_rn(wf[q][w], p[D + 1], ll);
                         }
-                        float *to = a.part + ((size_t)(blockIdx.z * a.n_head + kvh * group + q) * a.n_split + blockIdx.x) * (D + 2);
-                        to[c] = v;
-                        if (c == 0) {
-                                to[D] = mm == -INFINITY ? mm : mm * 0.6931471805599453f;
-                                to[D + 1] = ll;
-                        }
+                        const float ms = mm == -INFINITY ? mm : mm * 0.6931471805599453f;
+                        const float sink = a.sinks ? a.sinks[head] : -INFINITY, top = fmaxf(sink, ms), f = ms == -INFINITY ? 0 : expf(ms - top);
+                        float den = f != 0 ? __fmaf_rn(ll, f, 0.0f) : 0;
+                        if (a.sinks)
+                                den += expf(sink - top);
+                        wf[q][4] = ms;
+                        wf[q][5] = ll;
+                        wf[q][6] = f;
+                        wf[q][7] = den > 0 ? 1.0f / den : 0;
                 }
+                __syncthreads();
+                for (uint32_t i0 = warp * 32; i0 < n_q * (D / 4); i0 += 128) { /* whole warps: the image's maxima are shared */
+                        const bool on = i0 + lane < n_q * (D / 4);
+                        const uint32_t i = on ? i0 + lane : 0, q = i / (D / 4), c = i % (D / 4) * 4, head = kvh * group + q;
+                        float v[4] = {};
+#pragma unroll
+                        for (int w = 0; w < ATT_WARPS; w++) {
+                                const float *p = part + (w * 16 + q) * (D + 2) + c, f = wf[q][w];
+                                const float2 x = *(const float2 *)p, y = *(const float2 *)(p + 2);
+                                v[0] = __fmaf_rn(f, x.x, v[0]);
+                                v[1] = __fmaf_rn(f, x.y, v[1]);
+                                v[2] = __fmaf_rn(f, y.x, v[2]);
+                                v[3] = __fmaf_rn(f, y.y, v[3]);
+                        }
+                        if (!whole && !on)
+                                continue;
+                        if (!whole) {
+                                float *to = a.part + ((size_t)(blockIdx.z * a.n_head + head) * a.n_split + blockIdx.x) * (D + 2);
+                                *(float2 *)(to + c) = make_float2(v[0], v[1]);
+                                *(float2 *)(to + c + 2) = make_float2(v[2], v[3]);
+                                if (c == 0) {
+                                        to[D] = wf[q][4];
+                                        to[D + 1] = wf[q][5];
+                                }
+                                continue;
+                        }
+                        const float f = wf[q][6], inv = wf[q][7];
+#pragma unroll
+                        for (int k = 0; k < 4; k++) {
+                                v[k] = (f != 0 ? __fmaf_rn(f, v[k], 0.0f) : 0) * inv;
+                                if (a.gate)
+                                        v[k] *= sigmoid(a.gate[first * a.gate_stride + (size_t)head * a.gate_head + c + k]);
+                        }
+                        const float4 r = make_float4(v[0], v[1], v[2], v[3]);
+                        if (on)
+                                *(float4 *)(a.out + ((size_t)first * a.n_head + head) * D + c) = r;
+                        if (a.merge_image && first < a.img.n_d)
+                                image_put4(a.img.slots + first * image_slot(a.img.kpad), a.img.kpad, head * D + c, r, on);
+                }
+                if (whole && a.merge_image && first < a.img.n_d && kvh == a.kv.n_head_kv - 1)
+                        for (uint32_t c = a.n_head * D + threadIdx.x; c < a.img.kpad; c += 128)
+                                image_put32(a.img.slots + first * image_slot(a.img.kpad), a.img.kpad, c >> 5, 0);
                 return;
         }
         make_q();

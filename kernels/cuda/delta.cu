@@ -9,24 +9,9 @@
  */
 #include <errno.h>
 
-#include "kernels/cuda/cuda.cuh"
-
-enum { CONV_MAX = 8 };
+#include "kernels/cuda/delta.cuh"
 
 /* ---- causal convolution ----------------------------------------------------------------- */
-
-struct conv_args {
-        const float *x;  /* [n] rows of x_stride: channel c at x[c], times x[c + gate_off] if gate_off */
-        size_t x_stride;
-        uint32_t gate_off;
-        uint32_t channels, taps;
-        const float *w;
-        float *state;    /* [slots][taps - 1][channels] */
-        float *out;      /* [n, channels]; NULL: only the state */
-        const float *mul; /* short convolution: out = mul * conv, rows of x_stride */
-        uint32_t silu;
-        struct dbatch b;
-};
 
 static __device__ __forceinline__ float conv_in(const conv_args &a, uint32_t row, uint32_t c) {
         float v = a.x[row * a.x_stride + c];
@@ -59,36 +44,43 @@ __global__ void __launch_bounds__(128) conv_kernel(const conv_args a) {
         a.out[(size_t)row * a.channels + c] = v;
 }
 
-/* After conv_kernel: one thread per (sequence, channel), since a slot may be both read and written. */
+/*
+ * After conv_kernel: one thread per (sequence, channel), since a slot may be both
+ * read and written. Rows whose state is kept are few: the block finds them together.
+ */
 __global__ void __launch_bounds__(128) conv_state_kernel(const conv_args a) {
         pdl_next();
         pdl_wait();
         const uint32_t c = blockIdx.x * 128 + threadIdx.x, s = blockIdx.y;
-        if (c >= a.channels)
-                return;
         const uint32_t *rows = a.b.seq_rows + a.b.seq_start[s], n = a.b.seq_start[s + 1] - a.b.seq_start[s];
         const int32_t keep = (int32_t)a.taps - 1;
+        const bool on = c < a.channels;
         float old[CONV_MAX];
 #pragma unroll
         for (int t = 0; t < CONV_MAX - 1; t++)
-                old[t] = t < keep && n ? conv_at(a, s, rows, t - keep, c) : 0;
-        for (uint32_t i = 0; i < n; i++) {
-                uint32_t to = a.b.state_out[rows[i]];
-                if (to == UINT32_MAX)
+                old[t] = on && t < keep && n ? conv_at(a, s, rows, t - keep, c) : 0;
+        for (uint32_t i0 = 0; i0 < n; i0 += 128) {
+                const uint32_t mine = i0 + threadIdx.x < n ? a.b.state_out[rows[i0 + threadIdx.x]] : UINT32_MAX;
+                if (!__syncthreads_or(mine != UINT32_MAX))
                         continue;
-#pragma unroll
-                for (int t = 0; t < CONV_MAX - 1; t++) {
-                        if (t >= keep)
+                for (uint32_t i = i0; i < min(i0 + 128, n); i++) {
+                        uint32_t to = a.b.state_out[rows[i]];
+                        if (to == UINT32_MAX || !on)
                                 continue;
-                        int32_t at = (int32_t)i - keep + 1 + t;
-                        float v = 0;
-                        if (at >= 0)
-                                v = conv_in(a, rows[at], c);
-                        else
 #pragma unroll
-                                for (int k = 0; k < CONV_MAX - 1; k++)
-                                        v = k == at + keep ? old[k] : v;
-                        a.state[((size_t)to * (uint32_t)keep + t) * a.channels + c] = v;
+                        for (int t = 0; t < CONV_MAX - 1; t++) {
+                                if (t >= keep)
+                                        continue;
+                                int32_t at = (int32_t)i - keep + 1 + t;
+                                float v = 0;
+                                if (at >= 0)
+                                        v = conv_in(a, rows[at], c);
+                                else
+#pragma unroll
+                                        for (int k = 0; k < CONV_MAX - 1; k++)
+                                                v = k == at + keep ? old[k] : v;
+                                a.state[((size_t)to * (uint32_t)keep + t) * a.channels + c] = v;
+                        }
                 }
         }
 }
@@ -123,16 +115,6 @@ int cuda_run_shortconv(struct cuda_dev *d, const struct dbatch *b, const struct 
 }
 
 /* ---- delta net ------------------------------------------------------------------------------ */
-
-struct delta_args {
-        struct k_delta_args a;
-        float *x; /* [n, channels] after convolution and SiLU: q, k, v */
-        uint32_t channels;
-        float *out;
-        uint32_t image;
-        struct image img;
-        struct dbatch b;
-};
 
 /* q and k of each head: x / sqrt(sum x^2 + eps), q also / sqrt(s_k). A warp per head. */
 __global__ void __launch_bounds__(128) delta_norm_kernel(const delta_args g) {
@@ -265,7 +247,7 @@ int cuda_run_delta(struct cuda_dev *d, const struct dbatch *b, const struct cmd_
         g.channels = 2 * c->a.n_k * c->a.s_k + c->a.n_v * c->a.s_v;
         g.x = d->s_row;
         g.out = c->out.f;
-        g.image = c->write_image && c->a.s_v % 32 == 0;
+        g.image = c->write_image;
         g.img = {c->out.q, kpad_of(c->a.n_v * c->a.s_v), b->n_d};
         g.b = *b;
         if (g.channels > d->max_cols || b->n > d->max_rows || c->a.s_k > 256 || c->a.n_k == 0 || c->a.n_v % c->a.n_k)
@@ -279,10 +261,14 @@ int cuda_run_delta(struct cuda_dev *d, const struct dbatch *b, const struct cmd_
         a.out = d->s_row;
         a.silu = 1;
         a.b = *b;
+        if (c->a.s_k == 128 && c->a.s_v == 128 && c->a.conv >= 2 && c->a.conv <= 4 && b->state_in && b->state_out &&
+            (((uintptr_t)c->a.z | (uintptr_t)c->a.norm_w | c->a.z_stride * sizeof(float)) & 15) == 0)
+                return cuda_delta_128(d, g, a);
         if ((r = conv_run(d, a)) < 0)
                 return r;
         if ((r = launch(d, "delta net norms", delta_norm_kernel, dim3(DIV_ROUND_UP(2 * c->a.n_k, 4u), b->n), 128, 0, g)) < 0)
                 return r;
+        g.image = c->write_image && c->a.s_v % 32 == 0;
         dim3 grid(DIV_ROUND_UP(c->a.s_v, (uint32_t)DELTA_COLS), c->a.n_v, b->n_seq);
         size_t smem = (size_t)DELTA_ROWS * 2 * c->a.s_k * sizeof(float);
         if (c->a.s_k <= 32)

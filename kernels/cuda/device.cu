@@ -97,7 +97,9 @@ static int dev_init(struct cuda_dev *d) {
                 CUDA_TRY(d, cudaEventCreateWithFlags(&d->stage_done[i], cudaEventDisableTiming), "event");
         }
         CUDA_TRY(d, cudaMalloc((void **)&d->stage_dev, d->stage_bytes), "staging");
-        CUDA_TRY(d, cudaMalloc((void **)&d->rope_dev, sizeof(double) * CUDA_ROPE_MAX * (CUDA_ROPE_DIMS / 2)), "rope tables");
+        /* One table more than there are: moe_counters(), zero between launches. */
+        CUDA_TRY(d, cudaMalloc((void **)&d->rope_dev, sizeof(double) * (CUDA_ROPE_MAX + 1) * (CUDA_ROPE_DIMS / 2)), "rope tables");
+        CUDA_TRY(d, cudaMemset(d->rope_dev + CUDA_ROPE_MAX * (CUDA_ROPE_DIMS / 2), 0, sizeof(double) * (CUDA_ROPE_DIMS / 2)), "counters");
         int r = cuda_tables_dequant(d);
         if (r == 0)
                 r = cuda_tables_embed(d);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixture of experts. Two launches choose and sort: routing (a warp per row),
- * then one block per role lists the pairs (row, rank) expert by expert. D pairs
- * go through the int8 products with one job per chosen expert; P pairs through
- * grouped f16 products over all experts. A row's results are summed in order of
- * rank. Nothing here asks the host what was chosen.
+ * Mixture of experts. D rows with int8 products need no lists (moe.cuh). For P
+ * rows, and for D rows of other types, one block per role lists the pairs (row,
+ * rank) expert by expert; P pairs go through grouped f16 products over all
+ * experts. A row's results are summed in order of rank. Nothing here asks the
+ * host what was chosen.
  */
 #include <errno.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/moe.cuh"
 
-enum { MAX_EXPERT = 1024, MAX_GROUP = 256 };
+enum { MAX_EXPERT = 1024, MOE_PAIRS = 2048 /* D pairs of a launch: their list is in shared memory */ };
 
 struct moe_lists { /* of one role */
         uint32_t *expert, *start, *count; /* jobs, chosen experts only; the rest UINT32_MAX */
@@ -65,109 +65,7 @@ size_t cuda_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, ui
         return s.bytes;
 }
 
-/* ---- choice ---------------------------------------------------------------------------- */
-
-struct route_args {
-        const float *router, *select_bias;
-        size_t stride;
-        uint32_t n, n_expert, n_used, n_group, n_group_used, gating, norm_weights;
-        float scale;
-        uint32_t *id;
-        float *weight;
-};
-
-/* One warp per row; ties go to the lowest index. */
-__global__ void __launch_bounds__(32) route_kernel(const route_args a) {
-        extern __shared__ float sm[];
-        float *prob = sm, *choice = sm + a.n_expert;
-        __shared__ float score[MAX_GROUP];
-        const uint32_t lane = threadIdx.x, row = blockIdx.x, X = a.n_expert;
-
-        pdl_next();
-        pdl_wait();
-        const float *x = a.router + row * a.stride;
-        float m = -INFINITY, sum = 0;
-        for (uint32_t e = lane; e < X; e += 32)
-                m = fmaxf(m, x[e]);
-        m = warp_max(m);
-        for (uint32_t e = lane; e < X; e += 32) {
-                float v = x[e];
-                if (a.gating == K_GATE_SOFTMAX)
-                        sum += v = expf(v - m);
-                else if (a.gating == K_GATE_SIGMOID)
-                        v = sigmoid(v);
-                prob[e] = v;
-        }
-        if (a.gating == K_GATE_SOFTMAX)
-                sum = 1.0f / warp_sum(sum);
-        for (uint32_t e = lane; e < X; e += 32) {
-                if (a.gating == K_GATE_SOFTMAX)
-                        prob[e] *= sum;
-                choice[e] = prob[e] + (a.select_bias ? a.select_bias[e] : 0);
-        }
-        __syncwarp();
-        if (a.n_group) { /* a group counts by its two best experts */
-                uint32_t per = X / a.n_group;
-                for (uint32_t g = lane; g < a.n_group; g += 32) {
-                        float b1 = -INFINITY, b2 = -INFINITY;
-                        for (uint32_t e = g * per; e < (g + 1) * per; e++) {
-                                float v = choice[e];
-                                b2 = v > b1 ? b1 : fmaxf(b2, v);
-                                b1 = fmaxf(b1, v);
-                        }
-                        score[g] = b2 == -INFINITY ? b1 : b1 + b2;
-                }
-                __syncwarp();
-                for (uint32_t g = lane; g < a.n_group; g += 32) {
-                        uint32_t better = 0;
-                        for (uint32_t o = 0; o < a.n_group; o++)
-                                better += score[o] > score[g] || (score[o] == score[g] && o < g);
-                        if (better >= a.n_group_used)
-                                for (uint32_t e = g * per; e < (g + 1) * per; e++)
-                                        choice[e] = -INFINITY;
-                }
-                __syncwarp();
-        }
-        float w = 0; /* lane k: the weight of rank k */
-        for (uint32_t k = 0; k < a.n_used; k++) {
-                float best = -INFINITY;
-                uint32_t at = UINT32_MAX;
-                for (uint32_t e = lane; e < X; e += 32)
-                        if (at == UINT32_MAX ? !isnan(choice[e]) : choice[e] > best) {
-                                best = choice[e];
-                                at = e;
-                        }
-#pragma unroll
-                for (int o = 16; o; o >>= 1) {
-                        float v = __shfl_xor_sync(~0u, best, o);
-                        uint32_t i = __shfl_xor_sync(~0u, at, o);
-                        if (i != UINT32_MAX && (at == UINT32_MAX || v > best || (v == best && i < at))) {
-                                best = v;
-                                at = i;
-                        }
-                }
-                if (at == UINT32_MAX)
-                        at = k; /* only NaN left */
-                if (lane == k)
-                        w = prob[at];
-                __syncwarp(); /* every lane has read its choices before one of them changes */
-                if (lane == 0) {
-                        a.id[row * a.n_used + k] = at;
-                        choice[at] = NAN; /* taken */
-                }
-                __syncwarp();
-        }
-        bool on = lane < a.n_used;
-        if (a.gating == K_GATE_SOFTMAX_TOPK) {
-                float t = warp_max(on ? w : -INFINITY);
-                w = on ? expf(w - t) : 0;
-                w /= warp_sum(w);
-        }
-        if (a.norm_weights)
-                w /= fmaxf(warp_sum(on ? w : 0), 6.103515625e-5f);
-        if (on)
-                a.weight[row * a.n_used + lane] = w * a.scale;
-}
+/* ---- lists ---------------------------------------------------------------------------- */
 
 /* Block 0: pairs of D rows, block 1: of P rows. Counting sort by expert. */
 __global__ void __launch_bounds__(1024) sort_kernel(const uint32_t *id, uint32_t n_used, uint32_t n_expert, uint32_t n_d, uint32_t n,
@@ -292,6 +190,24 @@ static int products_f32(const struct moe_run *m, const struct moe_lists *l, uint
         return 0;
 }
 
+/* Products of one role D matrix by lists: int8 where it has planes, else f32. */
+static bool int8(const struct moe_run *m, const struct k_weight *w) { return !m->d->exact && w->layout == K_LAYOUT_CUDA; }
+static int products_any(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
+                        const float *x, size_t x_stride, const uint8_t *image, const uint32_t *x_row, float *y, size_t y_stride) {
+        if (!int8(m, w))
+                return products_f32(m, l, n_rows, w, bias, x, x_stride, x_row, y, y_stride);
+        struct linear_out o = {*w, bias, y, y_stride};
+        struct jobs j = {};
+        j.n_job = MIN(m->c->a.n_expert, n_rows * m->c->a.n_used);
+        j.expert = l->expert;
+        j.start = l->start;
+        j.count = l->count;
+        j.n = n_rows;
+        j.x_row = x_row;
+        j.y_row = l->pair;
+        return cuda_matvec(m->d, &o, 1, image, kpad_of(w->cols), &j);
+}
+
 /* f16 products of the P pairs, sorted by expert; x: images by place. y_row: where a place's result goes. */
 static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_weight *w, const float *bias, const uint8_t *x, float *y,
                       size_t y_stride, const uint32_t *y_row) {
@@ -330,45 +246,104 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
         return 0;
 }
 
-static int role_d(const struct moe_run *m, const uint8_t *image, uint32_t n) {
+/* D rows whose products are int8 go without lists; down may still be of another kind. */
+static bool direct(const struct moe_run *m) {
         const struct cmd_moe *c = m->c;
-        const struct moe_lists *l = &m->s.list[0];
-        const uint32_t K = c->a.n_used, ff = m->ff, kx = kpad_of(c->x.cols), kh = kpad_of(ff);
-        const bool fused = !c->gate.data, int8 = !m->d->exact && c->up.layout == K_LAYOUT_CUDA && (fused || c->gate.layout == K_LAYOUT_CUDA);
-        const bool int8_down = !m->d->exact && c->down.layout == K_LAYOUT_CUDA;
-        struct jobs j = {};
+        const bool fused = !c->gate.data;
+        return !m->d->exact && c->up.layout == K_LAYOUT_CUDA &&
+               (fused ? m->ff % CUDA_TILE_ROWS == 0 : c->gate.layout == K_LAYOUT_CUDA && c->gate.type == c->up.type);
+}
+static bool direct_down(const struct moe_run *m) { return direct(m) && m->c->down.layout == K_LAYOUT_CUDA; }
+
+static moe_side side_of(const struct k_weight *w, const float *bias, uint32_t row0, uint32_t rows) {
+        moe_side s = {};
+        s.w = planes_of(w->type, w->data, w->rows, w->cols);
+        s.expert_stride = w->expert_stride;
+        s.rg0 = row0 / CUDA_TILE_ROWS;
+        s.n_rg = DIV_ROUND_UP(rows, (uint32_t)CUDA_TILE_ROWS);
+        s.bias = bias;
+        s.bias_stride = w->rows;
+        s.bias0 = row0;
+        s.scale = w->scale;
+        s.many_scales = w->n_expert > 1;
+        return s;
+}
+
+static void split(moe_product *p, uint32_t cols) {
+        p->kpad = kpad_of(cols);
+        p->n_sb = p->kpad / CUDA_TILE_COLS;
+        p->per_warp = DIV_ROUND_UP(p->n_sb, 8u);
+        p->ks = DIV_ROUND_UP(p->n_sb, p->per_warp);
+}
+
+static int product(struct cuda_dev *d, enum k_type t, enum moe_form form, const moe_product &p) {
+        int r;
+        if ((r = cuda_moe_a(d, t, form, p)) <= 0 || (r = cuda_moe_b(d, t, form, p)) <= 0 || (r = cuda_moe_c(d, t, form, p)) <= 0)
+                return r;
+        return -EINVAL;
+}
+
+/* Rows [row0, row0 + n), few enough for a launch. ret_summed: y has the sum already. */
+static int role_d_direct(const struct moe_run *m, const uint8_t *image, uint32_t row0, uint32_t n, bool sum) {
+        const struct cmd_moe *c = m->c;
+        const bool fused = !c->gate.data, down = direct_down(m);
+        const uint32_t K = c->a.n_used;
+        const size_t p0 = (size_t)row0 * K, kx = kpad_of(c->x.cols), kh = kpad_of(m->ff);
+        moe_product p = {};
         int r;
 
-        j.n_job = MIN(c->a.n_expert, n * K);
-        j.expert = l->expert;
-        j.start = l->start;
-        j.count = l->count;
-        j.n = n;
-        j.y_row = l->pair;
-        if (int8) {
-                struct linear_out o[2];
-                uint32_t no = 0;
-                if (!fused)
-                        o[no++] = {c->gate, c->a.gate_b, m->s.up, 2 * (size_t)ff};
-                o[no++] = {c->up, c->a.up_b, m->s.up + (fused ? 0 : ff), 2 * (size_t)ff};
-                j.x_row = l->row;
-                r = cuda_matvec(m->d, o, no, image, kx, &j);
-        } else {
-                r = fused ? 0 : products_f32(m, l, n, &c->gate, c->a.gate_b, c->x.f, c->x.cols, l->row, m->s.up, 2 * (size_t)ff);
+        p.id = m->s.id + p0;
+        p.weight = m->s.weight + p0;
+        p.pairs = n * K;
+        p.n_used = K;
+        p.act = (uint32_t)c->a.act;
+        p.alpha = c->a.alpha;
+        p.limit = c->a.limit;
+        p.rows = m->ff;
+        p.side[0] = fused ? side_of(&c->up, c->a.up_b, 0, m->ff) : side_of(&c->gate, c->a.gate_b, 0, m->ff);
+        p.side[1] = fused ? side_of(&c->up, c->a.up_b, m->ff, m->ff) : side_of(&c->up, c->a.up_b, 0, m->ff);
+        p.x = image + row0 * image_slot(kx);
+        p.image = down ? m->s.image_h + p0 * image_slot(kh) : NULL;
+        p.image_kpad = kh;
+        p.y = m->s.h + p0 * m->ff;
+        split(&p, c->x.cols);
+        if ((r = product(m->d, c->up.type, MOE_GATE_UP, p)) < 0 || !down)
+                return r;
+        p.side[0] = side_of(&c->down, c->a.down_b, 0, m->dd);
+        p.rows = m->dd;
+        p.x = p.image;
+        p.image = NULL;
+        p.y = sum ? c->a.y + row0 * c->a.y_stride : m->s.o + p0 * m->dd;
+        p.y_stride = c->a.y_stride;
+        split(&p, m->ff);
+        return product(m->d, c->down.type, sum ? MOE_DOWN_SUM : MOE_DOWN, p);
+}
+
+/* sum: y gets the rows' sums at once. */
+static int role_d(const struct moe_run *m, const uint8_t *image, uint32_t n, bool sum) {
+        const struct cmd_moe *c = m->c;
+        const struct moe_lists *l = &m->s.list[0];
+        const uint32_t K = c->a.n_used, ff = m->ff, step = MAX(MOE_PAIRS / K, 1u);
+        const bool fused = !c->gate.data;
+        int r;
+
+        for (uint32_t r0 = 0; direct(m) && r0 < n; r0 += step)
+                if ((r = role_d_direct(m, image, r0, MIN(step, n - r0), sum)) < 0)
+                        return r;
+        if (direct_down(m))
+                return 0;
+        if (!direct(m)) {
+                r = fused ? 0 : products_any(m, l, n, &c->gate, c->a.gate_b, c->x.f, c->x.cols, image, l->row, m->s.up, 2 * (size_t)ff);
                 if (r == 0)
-                        r = products_f32(m, l, n, &c->up, c->a.up_b, c->x.f, c->x.cols, l->row, m->s.up + (fused ? 0 : ff), 2 * (size_t)ff);
+                        r = products_any(m, l, n, &c->up, c->a.up_b, c->x.f, c->x.cols, image, l->row, m->s.up + (fused ? 0 : ff), 2 * (size_t)ff);
+                if (r < 0)
+                        return r;
+                struct image img = {m->s.image_h, kpad_of(ff), n * K};
+                if ((r = cuda_glu_rows(m->d, m->s.up, 2 * (size_t)ff, m->s.up + ff, 2 * (size_t)ff, c->a.act, c->a.alpha, c->a.limit, m->s.h, ff,
+                                       n * K, int8(m, &c->down), img)) < 0)
+                        return r;
         }
-        if (r < 0)
-                return r;
-        struct image img = {m->s.image_h, kh, n * K};
-        if ((r = cuda_glu_rows(m->d, m->s.up, 2 * (size_t)ff, m->s.up + ff, 2 * (size_t)ff, c->a.act, c->a.alpha, c->a.limit, m->s.h, ff,
-                               n * K, int8_down, img)) < 0)
-                return r;
-        if (!int8_down)
-                return products_f32(m, l, n, &c->down, c->a.down_b, m->s.h, ff, l->pair, m->s.o, m->dd);
-        struct linear_out o = {c->down, c->a.down_b, m->s.o, m->dd};
-        j.x_row = l->pair;
-        return cuda_matvec(m->d, &o, 1, m->s.image_h, kh, &j);
+        return products_any(m, l, n, &c->down, c->a.down_b, m->s.h, ff, m->s.image_h, l->pair, m->s.o, m->dd);
 }
 
 /* n_d: D rows before them; pairs of P rows keep their numbers, places count from 0. */
@@ -409,20 +384,52 @@ static int role_p(const struct moe_run *m, const uint8_t *image, uint32_t n_d, u
         return products_p(m, n, &c->down, c->a.down_b, ih, m->s.o, m->dd, l->pair);
 }
 
-int cuda_run_moe(struct cuda_dev *d, const struct dbatch *, const struct cmd_moe *c) {
+bool cuda_moe_takes(const struct cuda_dev *d, const struct cmd_linear *l, const struct cmd_moe *c) {
+        const struct linear_out *o = &l->out[0];
+        return !d->exact && l->n_out == 1 && !l->gather && l->row0 == 0 && o->y == c->a.router && o->y_stride == c->a.router_stride &&
+               o->w.type == K_F32 && !o->w.scale && o->w.rows == c->a.n_expert && o->w.cols % 4 == 0 && l->n_rows == c->a.n && l->n_d == c->a.n_d &&
+               DIV_ROUND_UP(l->n_d, (uint32_t)MOE_ROUTE_ROWS) <= MOE_COUNTERS;
+}
+
+/* The choice for all rows; with a router its product, for D rows in the same launch. */
+static int route(const struct moe_run *m, const struct cmd_linear *router, uint32_t n_d) {
+        const struct cmd_moe *c = m->c;
+        moe_route a = {c->a.router, c->a.select_bias, c->a.router_stride, n_d, c->a.n_expert, c->a.n_used, c->a.n_group, c->a.n_group_used,
+                       (uint32_t)c->a.gating, c->a.norm_weights, c->a.weight_scale, m->s.id, m->s.weight};
+        const uint32_t done = router ? n_d : 0;
+        int r;
+
+        if (done) {
+                const struct linear_out *o = &router->out[0];
+                if ((r = cuda_moe_route(m->d, a, (const float *)o->w.data, o->bias, router->x.f, router->x.cols, o->y)) < 0)
+                        return r;
+        }
+        a.router += done * a.stride;
+        a.n = c->a.n - done;
+        a.id += done * a.n_used;
+        a.weight += done * a.n_used;
+        if (router && a.n) {
+                const struct linear_out *o = &router->out[0];
+                if ((r = cuda_moe_logits(m->d, a, (const float *)o->w.data, o->bias, router->x.f + (size_t)done * router->x.cols, router->x.cols,
+                                         o->y + done * a.stride)) < 0)
+                        return r;
+        }
+        return a.n ? cuda_moe_choose(m->d, a) : 0;
+}
+
+int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct cmd_linear *router) {
         struct moe_run m = {d, c, {}, c->down.cols, c->down.rows};
         const uint32_t n = c->a.n, n_d = MIN(c->a.n_d, n), K = c->a.n_used, X = c->a.n_expert, kx = kpad_of(c->x.cols);
         int r;
 
         moe_cut(&m.s, (uint8_t *)c->a.scratch, n, K, m.dd, m.ff, X);
-        if (m.s.bytes > c->a.scratch_bytes || c->a.weight_before || c->a.n_group > MAX_GROUP || X > MAX_EXPERT || n > d->max_rows ||
-            m.dd != c->x.cols) {
+        if (m.s.bytes > c->a.scratch_bytes || c->a.weight_before || X > MAX_EXPERT || n > d->max_rows || m.dd != c->x.cols) {
                 cuda_fail(d, cudaErrorInvalidValue, "experts: more rows than reserved, or weights before the experts");
                 return -EINVAL;
         }
-        route_args a = {c->a.router, c->a.select_bias, c->a.router_stride, n, X, K, c->a.n_group, c->a.n_group_used, (uint32_t)c->a.gating,
-                        c->a.norm_weights, c->a.weight_scale, m.s.id, m.s.weight};
-        if ((r = launch(d, "routing", route_kernel, n, 32, 2 * (size_t)X * sizeof(float), a)) < 0 ||
+        if ((r = route(&m, router, n_d)) < 0)
+                return r;
+        if ((n_d < n || !direct_down(&m)) &&
             (r = launch(d, "expert lists", sort_kernel, 2, 1024, 0, m.s.id, K, X, n_d, n, m.s.list[0], m.s.list[1])) < 0)
                 return r;
         const uint8_t *image = c->x.q;
@@ -432,10 +439,14 @@ int cuda_run_moe(struct cuda_dev *d, const struct dbatch *, const struct cmd_moe
                         return r;
                 image = d->s_image;
         }
-        if (n_d && (r = role_d(&m, image, n_d)) < 0)
+        const bool sum = n_d && n_d <= MOE_SUM_ROWS && direct_down(&m);
+        if (n_d && (r = role_d(&m, image, n_d, sum)) < 0)
                 return r;
         if (n_d < n && (r = role_p(&m, image, n_d, n - n_d)) < 0)
                 return r;
-        return launch(d, "expert sum", moe_sum_kernel, dim3(DIV_ROUND_UP(m.dd, 256u), n), 256, 0, m.s.o, m.s.weight, K, m.dd, c->a.y,
-                      c->a.y_stride);
+        const uint32_t s0 = sum ? n_d : 0;
+        return launch(d, "expert sum", moe_sum_kernel, dim3(DIV_ROUND_UP(m.dd, 256u), n - s0), 256, 0, m.s.o + (size_t)s0 * K * m.dd,
+                      m.s.weight + (size_t)s0 * K, K, m.dd, c->a.y + s0 * c->a.y_stride, c->a.y_stride);
 }
+
+int cuda_run_moe(struct cuda_dev *d, const struct dbatch *, const struct cmd_moe *c) { return cuda_run_moe_with(d, c, NULL); }

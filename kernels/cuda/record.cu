@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/moe_router.cuh"
 
 /* ---- staging ------------------------------------------------------------------ */
 
@@ -58,16 +58,17 @@ static int run_linear(struct cuda_dev *d, const struct dbatch *b, const struct c
         return r < 0 ? r : cuda_ring_leave(d);
 }
 
-static int run_moe(struct cuda_dev *d, const struct dbatch *b, const struct cmd_head *h) {
+/* router: the product before it, to be run with it, or NULL. */
+static int run_moe(struct cuda_dev *d, const struct cmd_head *h, const struct cmd_linear *router) {
         const struct cmd_moe *p = (const struct cmd_moe *)(h + 1);
         struct cmd_moe c;
         int r;
 
         if (!cuda_ring_wanted(d, h))
-                return cuda_run_moe(d, b, p);
+                return cuda_run_moe_with(d, p, router);
         c = *p;
         if ((r = cuda_ring_enter(d, &c.gate)) < 0 || (r = cuda_ring_enter(d, &c.up)) < 0 || (r = cuda_ring_enter(d, &c.down)) < 0 ||
-            (r = cuda_run_moe(d, b, &c)) < 0)
+            (r = cuda_run_moe_with(d, &c, router)) < 0)
                 return r;
         return cuda_ring_leave(d);
 }
@@ -87,7 +88,7 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
         case CMD_ATTENTION: return cuda_run_attention(d, b, (const struct cmd_attention *)p);
         case CMD_DELTA: return cuda_run_delta(d, b, (const struct cmd_delta *)p);
         case CMD_SHORTCONV: return cuda_run_shortconv(d, b, (const struct cmd_shortconv *)p);
-        case CMD_MOE: return run_moe(d, b, h);
+        case CMD_MOE: return run_moe(d, h, NULL);
         case CMD_ELEM: return cuda_run_elem(d, b, (const struct cmd_elem *)p);
         case CMD_HOST: return cuda_run_host(d, (struct cmd_host *)p);
         case CMD_HOST_END: return cuda_run_host_end(d);
@@ -100,11 +101,13 @@ static int run_all(struct cuda_dev *d, uint8_t *arena) {
         if (d->has_ring)
                 cuda_ring_begin(d);
         for (size_t at = 0; at < d->arena_used;) {
-                const struct cmd_head *h = (const struct cmd_head *)(arena + at);
-                int r = run_one(d, &b, h);
+                const struct cmd_head *h = (const struct cmd_head *)(arena + at), *next = (const struct cmd_head *)(arena + at + h->bytes);
+                const bool pair = h->kind == CMD_LINEAR && at + h->bytes < d->arena_used && next->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
+                                  cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(next + 1));
+                int r = pair ? run_moe(d, next, (const struct cmd_linear *)(h + 1)) : run_one(d, &b, h);
                 if (r < 0)
                         return r;
-                at += h->bytes;
+                at += h->bytes + (pair ? next->bytes : 0);
         }
         return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu-check: see check.h. Exit status 77 where there is no device, with the reason. */
+/* gpu-check [PART] [--exact] [--portable] [--tiny] [--verbose]: see check.h; --device only says what there is. Exit status 77
+ * where there is no device, with the reason. */
 #include "check.h"
 
 #include <math.h>
@@ -200,15 +201,20 @@ int main(int argc, char **argv) {
         struct k_cpu_options oc = { .isa = K_ISA_AUTO, .exact = true };
         struct rig r = { 0 };
         const char *part = NULL;
+        bool device_only = false;
         struct k_cuda_options og = { 0 };
         char why[256];
         int e;
 
         for (int i = 1; i < argc; i++) {
-                if (strcmp(argv[i], "--verbose") == 0)
+                if (strcmp(argv[i], "--device") == 0)
+                        device_only = true;
+                else if (strcmp(argv[i], "--verbose") == 0)
                         r.verbose = true;
                 else if (strcmp(argv[i], "--portable") == 0)
                         og.variant = K_CUDA_VARIANT_PORTABLE;
+                else if (strcmp(argv[i], "--tiny") == 0)
+                        r.tiny = true;
                 else if (strcmp(argv[i], "--exact") == 0)
                         og.exact = r.exact = true;
                 else
@@ -219,12 +225,26 @@ int main(int argc, char **argv) {
                 printf("skipped: %s\n", why);
                 return 77;
         }
+        printf("%s\n", r.gpu->ops->describe(r.gpu));
+        if (device_only) {
+                r.gpu->ops->close(r.gpu);
+                return 0;
+        }
         if (k_cpu_open(&oc, &r.cpu) < 0)
                 return 70;
-        printf("%s\n", r.gpu->ops->describe(r.gpu));
         if (r.cpu->ops->reserve(r.cpu, 512, 8192, 64, 4096) < 0 || r.gpu->ops->reserve(r.gpu, 512, 8192, 64, 4096) < 0) {
                 printf("FAIL  reserve: %s\n", r.gpu->ops->last_error(r.gpu));
                 return 1;
+        }
+        bool known = !part;
+        for (size_t i = 0; i < ELEMENTSOF(parts); i++)
+                known = known || strcmp(part, parts[i].name) == 0;
+        if (!known) {
+                fprintf(stderr, "gpu-check: \"%s\" is no part; there are:", part);
+                for (size_t i = 0; i < ELEMENTSOF(parts); i++)
+                        fprintf(stderr, " %s", parts[i].name);
+                fprintf(stderr, "\n");
+                return 64;
         }
         for (size_t i = 0; i < ELEMENTSOF(parts); i++)
                 if (!part || strcmp(part, parts[i].name) == 0) {

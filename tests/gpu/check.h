@@ -13,6 +13,7 @@ struct rig {
         struct k_dev *cpu;   /* scalar, exact: the reference */
         struct k_dev *gpu;   /* what is tested */
         bool exact;          /* the GPU opened exact */
+        bool tiny;           /* small shapes only: every kernel, but soon done (a sanitizer makes each a hundred times slower) */
         uint32_t passed, failed;
         bool verbose;
 };

@@ -157,7 +157,7 @@ static void check_case(struct rig *r, const struct attn *t) {
                                          .n_ctx_orig = 4096 };
 
         /* prompts: 400, 37 and 1 tokens side by side; an encoder must have each sequence whole */
-        static const int32_t len[SEQ] = { 400, 37, 1 };
+        const int32_t len[SEQ] = { r->tiny ? 70 : 400, r->tiny ? 20 : 37, 1 };
         for (uint32_t s = 0; s < SEQ; s++)
                 for (int32_t p = 0; p < len[s]; p++) {
                         seq[n] = s;

@@ -127,7 +127,7 @@ void check_moe(struct rig *r) {
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
                 moe_case(r, &cases[i], 1);
-                moe_case(r, &cases[i], 23);
+                moe_case(r, &cases[i], r->tiny ? 6 : 23);
         }
         head_case(r, K_F32, 4, 24, 40, 3);
         head_case(r, K_Q8_0, 8, 64, 128, 5);

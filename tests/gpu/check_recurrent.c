@@ -10,6 +10,32 @@ enum { SEQ = 3, SLOTS = 8 };
 
 struct shape { uint32_t n_k, n_v, s_k, s_v, conv; bool blocked; uint32_t ba_run; };
 
+/* The image that the op wrote with its result, against one made of the result alone: the same product from either. */
+static void image_case(struct rig *r, const char *what, struct acts *o, uint32_t cols) {
+        enum { N = 26, ROWS = 20 };
+        struct matrix m;
+        struct pair y[2] = { both_poison(r, N * ROWS), both_poison(r, N * ROWS) };
+        struct k_act plain = { .f = o->g.f, .cols = cols };
+        struct k_batch b = { .n = N, .n_d = 0 };
+
+        matrix_new(r, K_Q4_0, ROWS, cols, 1, false, 3, &m);
+        for (int i = 0; i < 2; i++) {
+                struct k_linear_args a = { .x = i ? &plain : &o->g, .n_out = 1, .n_rows = N };
+                a.out[0].w = &m.g;
+                a.out[0].y = y[i].g;
+                a.out[0].y_stride = ROWS;
+                if (r->gpu->ops->linear(r->gpu, &b, &a) < 0)
+                        expect(r, false, "%s: linear: %s", what, r->gpu->ops->last_error(r->gpu));
+        }
+        float *with = fetch(r, y[0].g, N * ROWS), *without = fetch(r, y[1].g, N * ROWS);
+        expect(r, memcmp(with, without, N * ROWS * sizeof(float)) == 0, "%s: the image is the result's", what);
+        free(with);
+        free(without);
+        both_free(r, &y[0]);
+        both_free(r, &y[1]);
+        matrix_free(r, &m);
+}
+
 static void delta_case(struct rig *r, const struct shape *t) {
         const uint32_t ch = 2 * t->n_k * t->s_k + t->n_v * t->s_v, vd = t->n_v * t->s_v;
         static const uint32_t len[SEQ] = { 21, 1, 4 };
@@ -65,6 +91,7 @@ static void delta_case(struct rig *r, const struct shape *t) {
         }
         snprintf(what, sizeof(what), "delta %u/%u heads of %u/%u, %u taps", t->n_k, t->n_v, t->s_k, t->s_v, t->conv);
         compare(r, what, o[0].f, N, vd, vd, 2e-5);
+        image_case(r, what, &o[0], vd);
         float *gs = fetch(r, ps[0].g, (size_t)SLOTS * vd * t->s_k);
         double e = 0, m = 0;
         for (size_t i = 0; i < (size_t)SLOTS * vd * t->s_k; i++) {

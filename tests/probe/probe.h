@@ -84,6 +84,7 @@ int cmd_detokenize(const struct options *o);
 int cmd_render(const struct options *o);
 int cmd_dequant(const struct options *o);
 int cmd_bench(const struct options *o);
+int cmd_suite(const struct options *o);
 int cmd_mtp(const struct options *o);
 int cmd_embed(const struct options *o);
 int cmd_generate(const struct options *o);

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Recurrent layers: what the general kernels (delta.cu) and those for heads of 128 columns (delta_128.cu) share. */
+
+#include "kernels/cuda/image.cuh"
+
+enum { CONV_MAX = 8 };
+
+struct conv_args {
+        const float *x;  /* [n] rows of x_stride: channel c at x[c], times x[c + gate_off] if gate_off */
+        size_t x_stride;
+        uint32_t gate_off;
+        uint32_t channels, taps;
+        const float *w;
+        float *state;    /* [slots][taps - 1][channels] */
+        float *out;      /* [n, channels] */
+        const float *mul; /* short convolution: out = mul * conv, rows of x_stride */
+        uint32_t silu;
+        struct dbatch b;
+};
+
+struct delta_args {
+        struct k_delta_args a;
+        float *x; /* [n, channels] after convolution and SiLU: q, k, v */
+        uint32_t channels;
+        float *out;
+        uint32_t image;
+        struct image img;
+        struct dbatch b;
+};
+
+/* Heads of 128 key and 128 value columns: convolution, norms, recurrence, gated norm, images. */
+int cuda_delta_128(struct cuda_dev *, const delta_args &g, const conv_args &a);

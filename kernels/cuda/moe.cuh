@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Experts of role D, three launches a layer:
+ *   route     logits of the router, and in the block that ends last the choice
+ *   gate/up   both products of a block of 32 middle columns, GLU, the image
+ *   down      the products and the weighted sum in order of rank
+ *
+ * A pair is (row, rank), number row * n_used + rank. No lists are made: the
+ * block of a pair looks for the other pairs with its expert, and leaves them to
+ * the first of them, so an expert's tiles are decoded once for all its rows.
+ * With few rows the down product goes row by row instead, which can sum at once.
+ *
+ * A row's sum has the same order in every form (one per shape: parts of the
+ * columns in order, then ranks in order), so bits don't depend on company.
+ */
+
+#include "kernels/cuda/moe_router.cuh"
+#include "kernels/cuda/types.cuh"
+
+enum {
+        MOE_BLOCK_RG = 4,    /* row groups of 16 rows that a block computes */
+        MOE_SUM_ROWS = 4,    /* with at most so many rows down goes row by row */
+        MOE_ROUTE_ROWS = 4,  /* rows that a routing block takes, one a warp in the end */
+};
+
+struct moe_side { /* one matrix of all experts */
+        plane_base w;
+        size_t expert_stride;
+        uint32_t rg0, n_rg;  /* first row group of this side; how many there are */
+        const float *bias, *scale; /* [n_expert][bias_stride], [n_expert] or one */
+        uint32_t bias_stride, bias0, many_scales;
+};
+
+struct moe_product {
+        moe_side side[2];    /* gate, up; down alone in [0] */
+        const uint32_t *id;  /* [pairs] expert */
+        const float *weight; /* [pairs] */
+        uint32_t pairs, n_used;
+        const uint8_t *x;    /* images: of rows for gate/up, of pairs for down */
+        uint32_t kpad, n_sb, per_warp, ks;
+        uint32_t rows;       /* of the result: middle columns, or the model's */
+        uint32_t act;
+        float alpha, limit;
+        uint8_t *image;      /* gate/up: images of pairs, or NULL and ... */
+        uint32_t image_kpad;
+        float *y;            /* ... floats [pairs][rows]; down: [pairs][rows], or by row: [n][y_stride] */
+        size_t y_stride;
+};
+
+enum moe_form { MOE_GATE_UP, MOE_DOWN, MOE_DOWN_SUM };
+
+/* 1: not one of this file's types. */
+int cuda_moe_a(struct cuda_dev *, enum k_type, enum moe_form, const moe_product &);
+int cuda_moe_b(struct cuda_dev *, enum k_type, enum moe_form, const moe_product &);
+int cuda_moe_c(struct cuda_dev *, enum k_type, enum moe_form, const moe_product &);
+
+struct moe_route {
+        const float *router, *select_bias; /* logits [n][stride] */
+        size_t stride;
+        uint32_t n, n_expert, n_used, n_group, n_group_used, gating, norm_weights;
+        float scale;
+        uint32_t *id;
+        float *weight;
+};
+/* Choice from logits that are there. */
+int cuda_moe_choose(struct cuda_dev *, const moe_route &);
+/* Only logits, of P rows. */
+int cuda_moe_logits(struct cuda_dev *, const moe_route &, const float *w, const float *bias, const float *x, uint32_t cols, float *logits);
+/* Logits of rows x [n][cols] and the choice in one launch; logits are written too. F32 weights of a multiple of 4 columns. */
+int cuda_moe_route(struct cuda_dev *, const moe_route &, const float *w, const float *bias, const float *x, uint32_t cols, float *logits);
+
+#ifdef __CUDACC__
+/* c = start + a b */
+static __device__ __forceinline__ void moe_mma_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int start) {
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
+}
+static __device__ __forceinline__ void moe_mma_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
+        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+            : "r"(a0), "r"(a1), "r"(b0), "r"(start));
+}
+
+/* An int accumulator that starts here reads as a float 2^23 * 1.5 + sum: exact for |sum| < 2^22 (at most 32 * 127 * 128). */
+#define MOE_INT_BIAS 0x4b400000
+static __device__ __forceinline__ float moe_int_sum(int c) { return __int_as_float(c) - 12582912.0f; }
+
+/* One tile: 16 rows x 256 columns against 8 NT activations, or only one; the same operations for each. */
+template <class Q, int NT, bool ONE>
+static __device__ __forceinline__ void moe_tile(const Q &w, float acc[NT][4], const uint8_t *const bx[NT],
+                                                   const uint8_t *const cx[NT][2], uint32_t kpad, uint32_t sb) {
+        float tacc[NT][4], tmin[NT][4];
+        constexpr float INV = 1.0f / Q::MUL;
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                        tacc[nt][i] = tmin[nt][i] = 0;
+
+#pragma unroll
+        for (int k4 = 0; k4 < 2; k4++) {
+                float4 dx[NT][2];
+#pragma unroll
+                for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                        for (int j = 0; j < (ONE ? 1 : 2); j++)
+                                dx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + (sb * 8 + k4 * 4) * 4) : make_float4(0, 0, 0, 0);
+#pragma unroll
+                for (int k2 = 0; k2 < 2; k2++) {
+                        uint4 b[NT];
+                        float4 sx[NT][2];
+#pragma unroll
+                        for (int nt = 0; nt < NT; nt++) {
+                                b[nt] = bx[nt] ? *(const uint4 *)(bx[nt] + sb * 256 + (k4 * 2 + k2) * 64) : make_uint4(0, 0, 0, 0);
+                                if (Q::HAS_MIN)
+#pragma unroll
+                                        for (int j = 0; j < (ONE ? 1 : 2); j++)
+                                                sx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + kpad / 8 +
+                                                                                          (sb * 16 + (k4 * 2 + k2) * 4) * 4)
+                                                                      : make_float4(0, 0, 0, 0);
+                        }
+#pragma unroll
+                        for (int k1 = 0; k1 < 2; k1++) {
+                                const int kb = k4 * 4 + k2 * 2 + k1;
+                                uint32_t a[4];
+                                w.codes(kb, a);
+                                float sc[2][2], mn[2][2];
+#pragma unroll
+                                for (int r = 0; r < 2; r++)
+#pragma unroll
+                                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
+                                                sc[r][h] = w.scale(kb, h, r);
+                                                mn[r][h] = Q::HAS_MIN ? w.min(kb, h, r) : 0;
+                                        }
+#pragma unroll
+                                for (int nt = 0; nt < NT; nt++) {
+                                        uint32_t b0 = k1 ? b[nt].z : b[nt].x, b1 = k1 ? b[nt].w : b[nt].y;
+                                        float *to = Q::SUPER ? tacc[nt] : acc[nt];
+#pragma unroll
+                                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
+                                                int c[4];
+                                                if (Q::N16)
+                                                        moe_mma_k16(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0, MOE_INT_BIAS);
+                                                else
+                                                        moe_mma_k32(c, a, b0, b1, MOE_INT_BIAS);
+#pragma unroll
+                                                for (int i = 0; i < 4; i++) {
+                                                        const int r = i >> 1, j = i & 1;
+                                                        if (ONE && j) /* there is only column 0 */
+                                                                continue;
+                                                        const int x = k2 * 2 + k1;
+                                                        float4 dv = dx[nt][j];
+                                                        float d = x == 0 ? dv.x : x == 1 ? dv.y : x == 2 ? dv.z : dv.w;
+                                                        to[i] = __fmaf_rn(sc[r][h], __fmul_rn(moe_int_sum(c[i]), d), to[i]);
+                                                        if (Q::HAS_MIN) {
+                                                                float4 sv = sx[nt][j];
+                                                                float s;
+                                                                if (Q::N16)
+                                                                        s = k1 == 0 ? (h ? sv.y : sv.x) : (h ? sv.w : sv.z);
+                                                                else
+                                                                        s = k1 == 0 ? __fadd_rn(sv.x, sv.y) : __fadd_rn(sv.z, sv.w);
+                                                                tmin[nt][i] = __fmaf_rn(mn[r][h], s, tmin[nt][i]);
+                                                        }
+                                                }
+                                        }
+                                }
+                        }
+                }
+        }
+        if (Q::SUPER) {
+                float d[2], m[2];
+                w.super(d, m);
+#pragma unroll
+                for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                                acc[nt][i] = __fmaf_rn(__fmul_rn(d[i >> 1], INV), tacc[nt][i], acc[nt][i]);
+                                if (Q::HAS_MIN)
+                                        acc[nt][i] = __fmaf_rn(-m[i >> 1], tmin[nt][i], acc[nt][i]);
+                        }
+        } else if (Q::HAS_MIN) {
+#pragma unroll
+                for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                                acc[nt][i] = __fsub_rn(acc[nt][i], tmin[nt][i]);
+        }
+}
+
+static __device__ __forceinline__ void moe_copy16(uint8_t *to, const uint8_t *from) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+}
+/* A plane's part of a tile, 16 bytes a lane. */
+template <int BYTES> static __device__ __forceinline__ void moe_copy_plane(uint8_t *to, const uint8_t *from, uint32_t lane) {
+#pragma unroll
+        for (int i = 0; i < (BYTES + 511) / 512; i++)
+                if ((i + 1) * 512 <= BYTES || i * 512 + lane * 16 < BYTES)
+                        moe_copy16(to + i * 512 + lane * 16, from + i * 512 + lane * 16);
+}
+
+/*
+ * Activations are read from shared memory. One: a tile's 256 columns of the image
+ * (codes, scales, sums) come in the ring with the tile. Eight: each warp copies its
+ * share of the columns once, a slot of which has the image's own form with kpad = 256
+ * per_warp, strides a multiple of 64 bytes but not of 128, for the banks.
+ */
+enum { MOE_PIECE = 256 + 32 + 64 };
+template <int TYPE, bool ONE> struct moe_shape {
+        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+        static constexpr int TILE = TB.code + TB.high + TB.scale + TB.super, STAGE = TILE + (ONE ? MOE_PIECE : 0), RING = (TILE > 3500 ? 2 : 3) + (ONE ? 1 : 0);
+        static __host__ __device__ constexpr uint32_t slot(uint32_t per_warp) { return (MOE_PIECE * per_warp + 63) / 128 * 128 + 64; }
+};
+static __device__ __forceinline__ void moe_fetch_piece(uint8_t *to, const uint8_t *image, uint32_t kpad, uint32_t sb, uint32_t lane) {
+        if (lane < MOE_PIECE / 16)
+                moe_copy16(to + lane * 16, lane < 16 ? image + sb * 256 + lane * 16
+                                         : lane < 18 ? image + kpad + sb * 32 + (lane - 16) * 16
+                                                     : image + kpad + kpad / 8 + sb * 64 + (lane - 18) * 16);
+}
+
+/* A warp's ring of tiles: ask() fetches the next one or nothing; a group is committed either way. */
+template <int TYPE> static __device__ __forceinline__ void moe_fetch(uint8_t *to, const tile_src &s, uint32_t lane) {
+        constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+        moe_copy_plane<TB.code>(to, s.code, lane);
+        if (TB.high)
+                moe_copy_plane<TB.high>(to + TB.code, s.high, lane);
+        if (TB.scale)
+                moe_copy_plane<TB.scale>(to + TB.code + TB.high, s.scale, lane);
+        if (TB.super)
+                moe_copy_plane<TB.super>(to + TB.code + TB.high + TB.scale, s.super, lane);
+}
+template <int TYPE> static __device__ __forceinline__ void moe_take(qtype<TYPE> &w, const uint8_t *from, uint32_t lane) {
+        constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+        w.template load<true>(tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale}, lane);
+}
+
+/*
+ * MOE_GATE_UP: block x has middle columns 32 x .. 32 x + 31: row groups 2x and
+ * 2x + 1 of both sides. MOE_DOWN: row groups 4x .. 4x + 3. Block y is a pair.
+ * ks warps share a row group; as many groups as fit in 8 warps go side by side.
+ */
+template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(256, 2) moe_kernel(const moe_product a) {
+        typedef qtype<TYPE> Q;
+        typedef moe_shape<TYPE, ONE> SH;
+        constexpr int RING = SH::RING, STAGE = SH::STAGE, C = ONE ? 1 : 8;
+        constexpr float INV = Q::SUPER ? 1.0f : 1.0f / Q::MUL;
+        extern __shared__ __align__(16) uint8_t ring_all[]; /* [warps][RING][STAGE], eight: [warps][8] slots; sums; list of columns */
+        __shared__ uint32_t n_found, n_before;
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
+        uint8_t *ring = ring_all + warp * RING * STAGE;
+        const uint32_t slot = ONE ? 0 : SH::slot(a.per_warp);
+        uint8_t *x = ring_all + warps * RING * STAGE + warp * 8 * slot;
+        float *red = (float *)(ring_all + warps * (RING * STAGE + 8 * slot)); /* [MOE_BLOCK_RG][ks][16][C] */
+        uint32_t *list = (uint32_t *)(red + MOE_BLOCK_RG * a.ks * 16 * C);
+        const uint32_t part = warp % a.ks, beside = warps / a.ks, rounds = MOE_BLOCK_RG / beside;
+        const uint32_t sb0 = part * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0, pair = blockIdx.y;
+        uint32_t n = 1;
+
+        if (!ONE && threadIdx.x == 0)
+                n_found = n_before = 0;
+        pdl_next();
+        pdl_wait();
+        const uint32_t expert = a.id[pair];
+        if (!ONE) {
+                __syncthreads();
+                for (uint32_t p = threadIdx.x; p < a.pairs; p += blockDim.x)
+                        if (a.id[p] == expert) {
+                                if (p < pair)
+                                        n_before = 1;
+                                list[atomicAdd(&n_found, 1)] = p; /* their order decides nothing */
+                        }
+                __syncthreads();
+                if (n_before)
+                        return;
+                n = n_found;
+        }
+
+        /* Row group i of this warp's: which side, which group there. */
+        auto group = [&](uint32_t i, uint32_t &s, uint32_t &rg) {
+                const uint32_t l = i * beside + warp / a.ks;
+                s = DOWN ? 0 : l >> 1;
+                rg = DOWN ? blockIdx.x * MOE_BLOCK_RG + l : blockIdx.x * 2 + (l & 1);
+                return rg < a.side[s].n_rg;
+        };
+        uint32_t pi = 0, pt = 0, slot_in = 0, from_side = 0, from_tile = 0; /* a tile's number, not its addresses: registers */
+        auto ask = [&]() {
+                if (pt == 0)
+                        for (; pi < rounds; pi++) {
+                                uint32_t rg;
+                                if (!group(pi, from_side, rg))
+                                        continue;
+                                from_tile = (a.side[from_side].rg0 + rg) * a.n_sb + sb0;
+                                break;
+                        }
+                if (pi < rounds) {
+                        const moe_side &s = a.side[from_side];
+                        moe_fetch<TYPE>(ring + slot_in * STAGE, tile_at(s.w, (size_t)expert * s.expert_stride, from_tile + pt), lane);
+                        if (ONE)
+                                moe_fetch_piece(ring + slot_in * STAGE + SH::TILE, a.x + (DOWN ? pair : pair / a.n_used) * image_slot(a.kpad), a.kpad,
+                                                sb0 + pt, lane);
+                        if (++pt == tiles) {
+                                pt = 0;
+                                pi++;
+                        }
+                }
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                slot_in = slot_in + 1 == RING ? 0 : slot_in + 1;
+        };
+
+        for (uint32_t cb = 0; cb < n; cb += C) {
+                uint32_t slot_out = 0;
+                if (cb > 0) { /* more than 8 rows with this expert: its tiles once more */
+                        asm volatile("cp.async.wait_all;" ::: "memory");
+                        __syncthreads();
+                        pi = pt = slot_in = 0;
+                }
+                if (!ONE) { /* this warp's share of the columns: in the first tile's group of copies */
+                        const uint32_t per = tiles * (MOE_PIECE / 16), kpad = a.per_warp * 256;
+                        for (uint32_t c = 0; c < min(n - cb, (uint32_t)C); c++) {
+                                const uint32_t p = list[cb + c];
+                                const uint8_t *from = a.x + (DOWN ? p : p / a.n_used) * image_slot(a.kpad);
+                                for (uint32_t i = lane; i < per; i += 32) {
+                                        const uint32_t k = i < tiles * 16 ? i * 16 : i < tiles * 18 ? kpad + (i - tiles * 16) * 16 : kpad + kpad / 8 + (i - tiles * 18) * 16;
+                                        moe_copy16(x + c * slot + k, i < tiles * 16 ? from + sb0 * 256 + i * 16
+                                                                     : i < tiles * 18 ? from + a.kpad + sb0 * 32 + (i - tiles * 16) * 16
+                                                                                      : from + a.kpad + a.kpad / 8 + sb0 * 64 + (i - tiles * 18) * 16);
+                                }
+                        }
+                }
+#pragma unroll
+                for (int i = 0; i < RING; i++)
+                        ask();
+                auto image_of = [&](uint32_t col) -> const uint8_t * { return cb + col < n ? x + col * slot : NULL; };
+                for (uint32_t i = 0; i < rounds; i++) {
+                        const uint32_t l = i * beside + warp / a.ks;
+                        uint32_t s, rg;
+                        if (!group(i, s, rg))
+                                continue;
+                        float acc[1][4] = {};
+#pragma unroll 1
+                        for (uint32_t k = 0; k < tiles; k++) {
+                                asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
+                                __syncwarp();
+                                Q w;
+                                const uint8_t *from = ring + slot_out * STAGE;
+                                moe_take<TYPE>(w, from, lane);
+                                slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
+                                if (ONE) {
+                                        const uint8_t *bx[1] = {g == 0 ? from + SH::TILE + t * 16 : NULL}, *cx[1][2] = {{t == 0 ? from + SH::TILE : NULL, NULL}};
+                                        moe_tile<Q, 1, true>(w, acc, bx, cx, 256, 0);
+                                        __syncwarp();
+                                        ask(); /* into the place just read */
+                                } else {
+                                        const uint8_t *b = image_of(g), *bx[1] = {b ? b + t * 16 : NULL}, *cx[1][2] = {{image_of(2 * t), image_of(2 * t + 1)}};
+                                        __syncwarp();
+                                        ask();
+                                        moe_tile<Q, 1, false>(w, acc, bx, cx, a.per_warp * 256, k);
+                                }
+                        }
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+                                if (!ONE || (t == 0 && !(k & 1)))
+                                        red[((l * a.ks + part) * 16 + g + 8 * (k >> 1)) * C + (ONE ? 0 : 2 * t + (k & 1))] = __fmul_rn(acc[0][k], INV);
+                }
+                __syncthreads();
+                auto sum = [&](uint32_t l, uint32_t r, uint32_t c, const moe_side &s, uint32_t row) {
+                        float v = red[(l * a.ks * 16 + r) * C + c];
+                        for (uint32_t k = 1; k < a.ks; k++)
+                                v = __fadd_rn(v, red[((l * a.ks + k) * 16 + r) * C + c]);
+                        if (s.scale)
+                                v = __fmul_rn(v, s.scale[s.many_scales ? expert : 0]);
+                        if (s.bias)
+                                v = __fadd_rn(v, s.bias[(size_t)expert * s.bias_stride + s.bias0 + row]);
+                        return v;
+                };
+                const uint32_t cols = min(n - cb, (uint32_t)C);
+                if (DOWN) {
+                        for (uint32_t e = threadIdx.x; e < cols * MOE_BLOCK_RG * 16; e += blockDim.x) {
+                                const uint32_t r = e % (MOE_BLOCK_RG * 16), c = e / (MOE_BLOCK_RG * 16), row = blockIdx.x * MOE_BLOCK_RG * 16 + r;
+                                if (row < a.rows)
+                                        a.y[(size_t)(ONE ? pair : list[cb + c]) * a.rows + row] = sum(r >> 4, r & 15, c, a.side[0], row);
+                        }
+                } else {
+                        for (uint32_t c = warp; c < cols; c += warps) { /* a warp has a whole block of 32 middle columns */
+                                const uint32_t row = blockIdx.x * 32 + lane, p = ONE ? pair : list[cb + c];
+                                float v = 0;
+                                if (row < a.rows)
+                                        v = glu_value(a.act, sum(lane >> 4, lane & 15, c, a.side[0], row), sum(2 + (lane >> 4), lane & 15, c, a.side[1], row),
+                                                      true, a.alpha, a.limit);
+                                if (a.image)
+                                        image_put32(a.image + p * image_slot(a.image_kpad), a.image_kpad, blockIdx.x, v);
+                                else if (row < a.rows)
+                                        a.y[(size_t)p * a.rows + row] = v;
+                        }
+                }
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Down row by row: block (row group, row); its n_used * ks parts are shared among the warps. */
+template <int TYPE> __global__ void __launch_bounds__(256, 2) moe_down_sum_kernel(const moe_product a) {
+        typedef qtype<TYPE> Q;
+        typedef moe_shape<TYPE, true> SH;
+        constexpr int RING = SH::RING, STAGE = SH::STAGE;
+        constexpr float INV = Q::SUPER ? 1.0f : 1.0f / Q::MUL;
+        extern __shared__ __align__(16) uint8_t ring_all[];
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
+        uint8_t *ring = ring_all + warp * RING * STAGE;
+        float *red = (float *)(ring_all + warps * RING * STAGE), *one = red + a.n_used * a.ks * 16; /* [n_used][ks][16], [n_used][16] */
+        const uint32_t tasks = a.n_used * a.ks, row0 = blockIdx.y * a.n_used;
+        const moe_side &s = a.side[0];
+        uint32_t task = warp, pt = 0, pn = 0, slot_in = 0, slot_out = 0;
+        tile_src src = {};
+
+        pdl_next();
+        pdl_wait();
+        auto ask = [&]() {
+                if (task < tasks) {
+                        if (pt == 0) {
+                                const uint32_t sb0 = task % a.ks * a.per_warp, expert = a.id[row0 + task / a.ks];
+                                pn = min(sb0 + a.per_warp, a.n_sb) - sb0;
+                                src = tile_at(s.w, (size_t)expert * s.expert_stride, (size_t)(s.rg0 + blockIdx.x) * a.n_sb + sb0);
+                        }
+                        moe_fetch<TYPE>(ring + slot_in * STAGE, src, lane);
+                        moe_fetch_piece(ring + slot_in * STAGE + SH::TILE, a.x + (row0 + task / a.ks) * image_slot(a.kpad), a.kpad,
+                                        task % a.ks * a.per_warp + pt, lane);
+                        constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+                        src = tile_src{src.code + TB.code, src.high + TB.high, src.scale + TB.scale, src.super + TB.super};
+                        if (++pt == pn) {
+                                pt = 0;
+                                task += warps;
+                        }
+                }
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                slot_in = slot_in + 1 == RING ? 0 : slot_in + 1;
+        };
+#pragma unroll
+        for (int i = 0; i < RING; i++)
+                ask();
+        for (uint32_t k = warp; k < tasks; k += warps) {
+                const uint32_t sb0 = k % a.ks * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
+                float acc[1][4] = {};
+#pragma unroll 1
+                for (uint32_t i = 0; i < tiles; i++) {
+                        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
+                        __syncwarp();
+                        Q w;
+                        const uint8_t *from = ring + slot_out * STAGE;
+                        const uint8_t *bx[1] = {g == 0 ? from + SH::TILE + t * 16 : NULL}, *cx[1][2] = {{t == 0 ? from + SH::TILE : NULL, NULL}};
+                        moe_take<TYPE>(w, from, lane);
+                        slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
+                        moe_tile<Q, 1, true>(w, acc, bx, cx, 256, 0);
+                        __syncwarp();
+                        ask();
+                }
+                if (t == 0) {
+                        red[k * 16 + g] = __fmul_rn(acc[0][0], INV);
+                        red[k * 16 + g + 8] = __fmul_rn(acc[0][2], INV);
+                }
+        }
+        __syncthreads();
+        for (uint32_t e = threadIdx.x; e < a.n_used * 16; e += blockDim.x) {
+                const uint32_t k = e >> 4, r = e & 15, row = blockIdx.x * 16 + r, expert = a.id[row0 + k];
+                float v = red[k * a.ks * 16 + r];
+                for (uint32_t q = 1; q < a.ks; q++)
+                        v = __fadd_rn(v, red[(k * a.ks + q) * 16 + r]);
+                if (s.scale)
+                        v = __fmul_rn(v, s.scale[s.many_scales ? expert : 0]);
+                if (s.bias && row < a.rows)
+                        v = __fadd_rn(v, s.bias[(size_t)expert * s.bias_stride + s.bias0 + row]);
+                one[e] = v;
+        }
+        __syncthreads();
+        const uint32_t row = blockIdx.x * 16 + threadIdx.x;
+        if (threadIdx.x < 16 && row < a.rows) {
+                float v = 0;
+                for (uint32_t k = 0; k < a.n_used; k++)
+                        v = __fmaf_rn(a.weight[row0 + k], one[k * 16 + threadIdx.x], v);
+                a.y[blockIdx.y * a.y_stride + row] = v;
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+template <int TYPE, bool ONE, bool DOWN> static int moe_launch(struct cuda_dev *d, const moe_product &a, const char *what) {
+        const uint32_t beside = a.ks <= 2 ? 4 : a.ks <= 4 ? 2 : 1, warps = beside * a.ks;
+        const size_t smem = (size_t)warps * (moe_shape<TYPE, ONE>::RING * moe_shape<TYPE, ONE>::STAGE + (ONE ? 0 : 8 * moe_shape<TYPE, ONE>::slot(a.per_warp))) +
+                            (size_t)MOE_BLOCK_RG * a.ks * 16 * (ONE ? 1 : 8) * sizeof(float) + (ONE ? 0 : a.pairs) * sizeof(uint32_t);
+        const uint32_t blocks = DOWN ? DIV_ROUND_UP(a.side[0].n_rg, (uint32_t)MOE_BLOCK_RG) : a.image ? a.image_kpad / 32 : DIV_ROUND_UP(a.rows, 32u);
+        CUDA_TRY(d, cudaFuncSetAttribute(moe_kernel<TYPE, ONE, DOWN>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
+        return launch(d, what, moe_kernel<TYPE, ONE, DOWN>, dim3(blocks, a.pairs), warps * 32, smem, a);
+}
+
+template <int TYPE> static int moe_type(struct cuda_dev *d, enum moe_form form, const moe_product &a) {
+        const bool one = a.pairs == a.n_used;
+        switch (form) {
+        case MOE_GATE_UP:
+                return one ? moe_launch<TYPE, true, false>(d, a, "experts, gate and up (1 row)")
+                           : moe_launch<TYPE, false, false>(d, a, "experts, gate and up");
+        case MOE_DOWN: return moe_launch<TYPE, false, true>(d, a, "experts, down");
+        case MOE_DOWN_SUM: break;
+        }
+        const uint32_t warps = MIN(8u, a.n_used * a.ks);
+        const size_t smem = (size_t)warps * moe_shape<TYPE, true>::RING * moe_shape<TYPE, true>::STAGE +
+                            (size_t)a.n_used * (a.ks + 1) * 16 * sizeof(float);
+        CUDA_TRY(d, cudaFuncSetAttribute(moe_down_sum_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "experts, down and sum");
+        return launch(d, "experts, down and sum", moe_down_sum_kernel<TYPE>, dim3(a.side[0].n_rg, a.pairs / a.n_used), warps * 32, smem, a);
+}
+#endif
