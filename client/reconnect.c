@@ -129,6 +129,7 @@ bool reconnect_note(hearth_call *call, const struct schema_msg *m) {
         } else if (m->type == WIRE_tokens) {
                 const struct wire_tokens *t = m->body;
 
+                k->broken |= !k->accepted; /* against the protocol: the seed is not known */
                 r = buf_append(&k->ids, t->ids, t->n_ids / sizeof(uint32_t) * sizeof(uint32_t));
                 k->tries = 0;
         }

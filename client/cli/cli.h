@@ -77,6 +77,9 @@ struct cli {
         char *self_dir;          /* where this program lies */
         char *socket;            /* in use */
         hearth_client *client;
+        bool may_start;          /* a daemon for this user, if none is there */
+        bool started_again;      /* done once already, for one that went away */
+        uint64_t lost_us;        /* since when there is no connection; 0: there is one */
         sigset_t signals;        /* SIGINT, SIGTERM: blocked within cli_wait() */
         int signal_fd;           /* for these */
         bool interrupted;

@@ -21,7 +21,8 @@
 #include "client/cli/cli.h"
 #include "ipc/sockpath.h"
 
-enum { START_TIMEOUT_US = 10000000, START_POLL_US = 5000, AFTER_EXIT_US = 500000, PATIENCE_US = 2000000 };
+enum { START_TIMEOUT_US = 10000000, START_POLL_US = 5000, AFTER_EXIT_US = 500000, PATIENCE_US = 2000000,
+       GIVE_UP_US = 10000000, START_AGAIN_US = 700000 };
 
 static char *join(const char *a, const char *b, const char *name) {
         size_t n = strlen(a) + strlen(b) + strlen(name) + 3;
@@ -123,6 +124,38 @@ static int open_connection(struct cli *c) {
         return hearth_connect(c->socket, name, &c->client);
 }
 
+/* A daemon that restarts is waited for, and what was asked goes on. */
+static int survive(struct cli *c) {
+        struct hearth_reconnect r;
+
+        hearth_reconnect_init(&r, sizeof(r));
+        r.give_up_usec = GIVE_UP_US;
+        return hearth_client_set_reconnect(c->client, &r);
+}
+
+/*
+ * It went away and does not come back by itself: nothing restarts a daemon that
+ * was started here. If another one serves meanwhile, its lock ends this one.
+ */
+static void start_again(struct cli *c) {
+        _cleanup_(freep) char *program = cli_find_program(c, "../daemon", HEARTH_BINDIR, "hearthd");
+        _cleanup_(freep) char *log_name = log_path(c->socket);
+        _cleanup_(fd_closep) int log = program ? open_log(log_name) : -1;
+
+        c->started_again = true;
+        if (program && fork() == 0)
+                run_daemon(program, c->socket, log);
+}
+
+static void mind_connection(struct cli *c) {
+        if (hearth_client_get_fd(c->client) >= 0)
+                c->lost_us = 0;
+        else if (!c->lost_us)
+                c->lost_us = cli_now_us();
+        else if (c->may_start && !c->started_again && cli_now_us() - c->lost_us >= START_AGAIN_US)
+                start_again(c);
+}
+
 static int start_daemon(struct cli *c) {
         _cleanup_(freep) char *program = cli_find_program(c, "../daemon", HEARTH_BINDIR, "hearthd");
         _cleanup_(freep) char *log_name = log_path(c->socket);
@@ -177,13 +210,14 @@ int cli_connect(struct cli *c, enum cli_start start) {
         if (r < 0)
                 return cli_fail(c, EX_OSERR, "%s", strerror(-r));
         r = open_connection(c);
-        if (nobody_there(r) && start == CLI_START && !c->args.no_start && strcmp(c->socket, SOCKPATH_SYSTEM) != 0) {
+        c->may_start = start == CLI_START && !c->args.no_start && strcmp(c->socket, SOCKPATH_SYSTEM) != 0;
+        if (nobody_there(r) && c->may_start) {
                 r = start_daemon(c);
                 if (r)
                         return r;
         }
         if (c->client)
-                return 0;
+                return survive(c) < 0 ? cli_fail(c, EX_OSERR, "out of memory") : 0;
         if (nobody_there(r) && wanted && *wanted)
                 return cli_fail(c, EX_UNAVAILABLE, "no daemon at %s. Start it: hearthd --user --socket %s &", c->socket, c->socket);
         if (nobody_there(r) && strcmp(c->socket, SOCKPATH_SYSTEM) == 0)
@@ -238,6 +272,7 @@ static int loop(struct cli *c, const bool *done) {
                 if (p[1].revents)
                         take_signal(c);
                 r = hearth_client_dispatch(c->client);
+                mind_connection(c);
                 if (r < 0 && !*done) {
                         const struct hearth_error *e = hearth_client_get_error(c->client);
                         return e ? cli_report(c, e) : cli_fail(c, EX_UNAVAILABLE, "the connection is over");

@@ -241,7 +241,7 @@ static int by_name(const void *a, const void *b) {
         return strcmp(((const struct wire_model_info *)a)->name, ((const struct wire_model_info *)b)->name);
 }
 
-static int send_models(struct session *se, uint32_t id, const struct registry_list *l) {
+static int send_models(struct session *se, uint32_t id, const struct registry_list *l, struct h_error *err) {
         struct server *s = se->server;
         uint32_t uid = se->user->uid;
         size_t n_models = 0, max, n = 0;
@@ -292,7 +292,7 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
         r.n_models = n;
         r.dirs = (const char **)s->config.dirs->v;
         r.n_dirs = s->config.dirs->n;
-        q = wire_encode_models_reply(&out, id, &r, NULL);
+        q = wire_encode_models_reply(&out, id, &r, err);
         if (q == 0)
                 session_send(se, &out);
         return q;
@@ -305,7 +305,7 @@ static void scan_after(uv_work_t *w, int status) {
         int r;
 
         if (se) {
-                r = send_models(se, sc->id, &sc->list);
+                r = send_models(se, sc->id, &sc->list, &err);
                 if (r < 0) {
                         h_error_from_errno(&err, r, "listing the models");
                         session_fail(se, sc->id, &err);

@@ -3,6 +3,7 @@
  * hearth-worker: the program that touches models. Started by hearthd with its
  * channel as fd 3; --inspect is for people and the CLI.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,16 @@ static int inspect(const struct log *log, int n, char **words) {
         return worker_inspect(log, path, json, verify);
 }
 
+/* Out of memory, we end before the broker, which starts another one, and before other programs. */
+static void first_in_line(void) {
+        int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+        if (fd >= 0) {
+                (void)!write(fd, "500", 3);
+                close(fd);
+        }
+}
+
 int main(int argc, char **argv) {
         struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
         enum sandbox_wish wish;
@@ -59,6 +70,7 @@ int main(int argc, char **argv) {
         }
         /* Whatever becomes of the broker, we don't outlive it: the channel's end says so too, but a hung thread can't hear it. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        first_in_line();
         signal(SIGINT, SIG_IGN); /* Ctrl-C on hearthd's terminal is for hearthd, which ends us */
         /* CUDA: all code onto the card when the device opens; a module that loads itself in the middle of a step stops every stream. */
         setenv("CUDA_MODULE_LOADING", "EAGER", 0);

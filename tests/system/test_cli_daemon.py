@@ -375,5 +375,23 @@ def test_chat_terminal():
         assert t.wait(60) == 0, t.output
 
 
+def test_daemon_dies_in_an_answer():
+    """kill -9 of the daemon in the middle: the CLI starts another one, and the answer is that of an undisturbed run."""
+    with World() as w:
+        ask = ["run", "tiny", "the cat", "--raw", "--json", "--max-tokens", "900", "--logprobs", "20", "--seed", "5", "--temperature", "1", *NO_END]
+        want = [json.loads(x) for x in w.run(*ask).stdout.splitlines()]
+        # The answer is larger than what the sockets and the pipe hold: it waits in the middle for us.
+        p = subprocess.Popen([HEARTH, *ask], env=w.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        head = p.stdout.read(60_000)
+        os.kill(w.pid(), signal.SIGKILL)
+        out, err = p.communicate(timeout=120)
+        assert p.returncode == 0, err
+        got = [json.loads(x) for x in (head + out).splitlines()]
+        tokens = lambda events: [(e["text"], e["ids"], e["logprobs"]) for e in events if e["event"] == "tokens"]
+        assert tokens(got) == tokens(want) and len(tokens(want)) == 900
+        assert [e["changed"] for e in got if e["event"] == "paused"] == [False]
+        assert len([e for e in got if e["event"] == "accepted"]) == 1 and got[-1]["finish"] == "length"
+
+
 if __name__ == "__main__":
     sys.exit(run_tests([v for k, v in list(globals().items()) if k.startswith("test_")]))

@@ -184,7 +184,7 @@ def requests():
         fails("resume-id-range", resume(ids=ids_blob([100000])))
         fails("resume-too-many", resume(ids=ids_blob([1] * 2000)))
         fails("resume-not-allowed", resume(generate=message("generate", model="tiny", prompt="a", grammar='root ::= "b"+'), ids=ids_blob([40])))
-        fails("resume-other-model", resume(ids=ids_blob([40]), identity="0" * 32 + "/f16/1024/x/y"))
+        fails("resume-other-model", resume(ids=ids_blob([40]), identity="0" * 32 + "/f16/1024/0/x/y"))
         body = b"\x94\x00\x21\xa8generate\x82\xa5model\xa4tiny\xa6prompt\xa3a\xff\xfe"
         c.send_raw(struct.pack("<I", len(body)) + body)
         fails("bad-utf8", lambda: list(c.events(0x21)))

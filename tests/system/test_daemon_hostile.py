@@ -275,7 +275,7 @@ def random_frames():
                  pack(REQUEST, 6, "load", {"model": "nothing"}), pack(REQUEST, 7, "tokenize", {"model": "tiny", "text": "abc"}),
                  pack(REQUEST, 8, "unload", {"model": "none"}), pack(REQUEST, 9, "credit", {"request": 5, "n": 3}),
                  pack(REQUEST, 10, "embed", {"model": "tiny", "texts": ["a"]}),
-                 pack(REQUEST, 11, "resume", {"request": 1, "seed": 2, "ids": ids_blob([40, 41, 42]), "roles": ids_blob([1, 1, 1]), "identity": "0/f16/1/x/y",
+                 pack(REQUEST, 11, "resume", {"request": 1, "seed": 2, "ids": ids_blob([40, 41, 42]), "roles": ids_blob([1, 1, 1]), "identity": "0/f16/1/0/x/y",
                       "generate": pack(REQUEST, 1, "generate", {"model": "tiny", "prompt": "the", "max_tokens": 5, "credits": 2})[4:]}),
                  pack(REQUEST, 12, "hello", {"version": 1, "client": "again"}), pack(REQUEST, 13, "ps", {}), pack(REPLY, 5, "generate", {"finish": "stop"}),
                  pack(EVENT, 5, "tokens", {"text": "x"}), pack(ERROR, 5, "error", {"code": "internal", "message": "x"})]

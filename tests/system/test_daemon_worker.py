@@ -123,6 +123,8 @@ def idle_death():
     """A worker that dies idle is replaced; the next request finds its model in memory."""
     with daemon() as d, Client(d.path) as c:
         c.call("load", {"model": "tiny"})
+        score = lambda pid: int(open(f"/proc/{pid}/oom_score_adj").read())
+        assert score(worker_of(c)) > score(d.process.pid), "out of memory, the broker goes before the worker"
         before = metrics(c)
         kill_worker(c)
         assert c.generate(model="tiny", prompt="x", max_tokens=2, **NO_END)[2]["n_generated"] == 2
