@@ -67,6 +67,10 @@ static int phi3(struct arch_ctx *c) {
         return c->r;
 }
 
+static int orion(struct arch_ctx *c) {
+        return arch_plain(c, &(struct arch_plain){ .rope = K_ROPE_HALVES, .norm = K_NORM_LAYER });
+}
+
 const struct arch arch_llama[] = {
         { "llama", llama },
         { "mistral3", mistral3 },
@@ -86,5 +90,8 @@ const struct arch arch_llama[] = {
         { "granitemoe", granite },
         { "minicpm", granite },
         { "phi3", phi3 },
+        { "chatglm", llama },
+        { "xverse", llama },
+        { "orion", orion },
         { NULL, NULL },
 };

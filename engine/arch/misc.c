@@ -102,6 +102,9 @@ static void mla(struct arch_ctx *c, uint32_t i, int32_t rope) {
         } else {
                 mat(c, &a->wq_b, H * dk_mla, E, "blk.%u.attn_q.weight", i);
         }
+        if (!has_tensor(c, "blk.%u.attn_k_b.weight", i) && has_tensor(c, "blk.%u.attn_kv_b.weight", i))
+                arch_fail(c, "tensor blk.%u.attn_kv_b.weight is not split into attn_k_b and attn_v_b: the file comes from a converter "
+                          "of before 2025-04; get or make a newer one", i);
         mat(c, &a->wkv_a, a->kv_rank + a->d_rope, E, "blk.%u.attn_kv_a_mqa.weight", i);
         vec(c, &a->kv_a_norm, a->kv_rank, "blk.%u.attn_kv_a_norm.weight", i);
         mats(c, &a->wk_b, a->kv_rank, a->d_nope, H, "blk.%u.attn_k_b.weight", i);

@@ -41,6 +41,10 @@ MODELS = {
     "qwen2vl": dict(BASE, arch="qwen2vl", sections=[3, 3, 2, 0]),
     "qwen3vl": dict(BASE, arch="qwen3vl", sections=[3, 3, 2, 0]),
     "qwen3vlmoe": dict(BASE, arch="qwen3vlmoe", sections=[3, 3, 2, 0], **MOE),
+    "mixtral": dict(BASE, arch="llama", n_ff=48, pre="llama-bpe", **MOE),
+    "chatglm": dict(BASE, arch="chatglm", n_rot=8),
+    "xverse": dict(BASE, arch="xverse"),
+    "orion": dict(BASE, arch="orion"),
     "starcoder2": dict(BASE, arch="starcoder2"),
     "nemotron": dict(BASE, arch="nemotron", n_rot=8),
     "gpt2": dict(BASE, arch="gpt2", n_kv=4, n_ctx=512),
@@ -75,6 +79,8 @@ MODELS = {
 PLAIN = {
     "internlm2": {}, "exaone": {}, "ernie4_5": {}, "minicpm": {}, "qwen2vl": dict(bias="qkv"), "qwen3vl": dict(qk="head"),
     "qwen3vlmoe": dict(qk="head", moe=True),
+    "chatglm": dict(bias="qkv", fused=True, ffn="f"), "xverse": {},
+    "orion": dict(ln=True),
     "starcoder2": dict(ln=True, bias="qkvofd", ffn="u"), "nemotron": dict(ln=True, bias="qkvofd", ffn="u"),
     "gpt2": dict(ln=True, bias="qkvofd", ffn="u", fused=True, pos=True),
     "starcoder": dict(ln=True, bias="qkvofd", ffn="u", fused=True, pos=True),
@@ -279,14 +285,16 @@ class Builder(M.Builder):
         self.u32("expert_shared_feed_forward_length", 48)
         self.layers(moe_from=0, shared=48)
 
+    def long_rope(self):
+        n = self.c["n_rot"] // 2
+        self.u32("rope.scaling.original_context_length", self.c["longrope"])
+        self.f32("rope.scaling.attn_factor", 1.19)
+        self.raw("rope_factors_long.weight", [n], 1.5 + 0.1 * np.arange(n))
+        self.raw("rope_factors_short.weight", [n], 1.0 + 0.02 * np.arange(n))
+
     def a_phi3(self):
-        c = self.c
-        if "longrope" in c:
-            n = c["n_rot"] // 2
-            self.u32("rope.scaling.original_context_length", c["longrope"])
-            self.f32("rope.scaling.attn_factor", 1.19)
-            self.raw("rope_factors_long.weight", [n], 1.5 + 0.1 * np.arange(n))
-            self.raw("rope_factors_short.weight", [n], 1.0 + 0.02 * np.arange(n))
+        if "longrope" in self.c:
+            self.long_rope()
         self.layers(fused=True)
 
     def a_smollm3(self):

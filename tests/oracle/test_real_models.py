@@ -26,7 +26,7 @@ WINDOWS = 4
 CHAT = "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n"
 MODELS = {
     "SmolLM2-135M-Instruct.Q4_1.gguf": dict(
-        peer=0.0,
+        peer=15.6888,
         answers=((CHAT % "What is the capital of France?", "Paris"), (CHAT % "How many days are in a week?", "7"),
                  ("The opposite of hot is", "cold"))),
     "gemma-3-270m-q4_k_m.gguf": dict(
