@@ -190,7 +190,8 @@ struct eng_desc {
         struct eng_state_need *state;
         uint32_t n_state;
 
-        bool encoder;                 /* every token sees every other; one run holds the whole text; no generation */
+        bool encoder;                 /* every token sees every other (but for windows); one run holds the whole text; no generation */
+        struct k_weight dense[2];     /* applied to what an encoder's output norm gives, one after the other; may be absent */
         enum eng_pooling pooling;
 };
 

@@ -85,6 +85,13 @@ static int hidden(struct eng_forward *f, const float *w, const float *b) {
 
         if (!out.f)
                 return 0;
+        if (w && k_weight_present(&f->d->dense[0])) {
+                struct k_act mid = { .f = f->wide, .cols = f->d->dense[0].rows };
+
+                TRY(fwd_norm(f, w, b, fwd_use(&f->h, E), 0));
+                TRY(fwd_linear(f, &f->h, &f->d->dense[0], NULL, mid.f));
+                return fwd_linear(f, &mid, &f->d->dense[1], NULL, out.f);
+        }
         if (w)
                 return fwd_norm(f, w, b, &out, 0);
         TRY(fwd_flush(f));

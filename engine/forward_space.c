@@ -66,7 +66,8 @@ static void measure_layer(const struct eng_desc *d, const struct k_ops *ops, uin
 }
 
 static struct extent measure(const struct eng_desc *d, const struct k_ops *ops, uint32_t n) {
-        struct extent e = { .a = 1, .b = 1, .n_expert = 1, .heads = 1, .wide = (size_t)d->n_ple * d->n_layer };
+        struct extent e = { .a = 1, .b = 1, .n_expert = 1, .heads = 1,
+                            .wide = MAX((size_t)d->n_ple * d->n_layer, (size_t)d->dense[0].rows) };
 
         for (uint32_t i = 0; i < d->n_layer + d->n_mtp; i++)
                 measure_layer(d, ops, n, &d->layer[i], &e);
@@ -160,7 +161,7 @@ void eng_forward_extent(const struct eng_desc *d, uint32_t *ret_max_cols, uint32
         }
         if (d->n_mtp)
                 max_u32(&cols, 2 * d->n_embd);
-        max_u32(&cols, d->n_ple * d->n_layer);
+        max_u32(&cols, MAX(d->n_ple * d->n_layer, d->dense[0].rows));
         *ret_max_cols = cols;
         *ret_max_heads = heads;
 }

@@ -171,7 +171,7 @@ static void fill_info(struct eng_image *im) {
         (void)gguf_u32(im->g, "%s.nextn_predict_layers", 0, &nextn, NULL);
         (void)gguf_bool(im->g, "%s.attention.causal", true, &causal, NULL);
         f->n_vocab = embd ? (uint32_t)embd->dim[1] : tokens ? (uint32_t)MIN(tokens->n, (uint64_t)UINT32_MAX) : 0;
-        f->can_generate = causal && !strstr(f->arch, "bert");
+        f->can_generate = causal && !strstr(f->arch, "bert") && !strstr(f->arch, "embedding");
         f->can_embed = !f->can_generate || pooling != 0;
         f->has_mtp = nextn > 0;
         for (uint32_t i = 0; i < im->header->n_tensors; i++)

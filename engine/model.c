@@ -15,6 +15,10 @@ int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struc
         if (d->n_altup && !ops->altup)
                 return h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend "
                                    "has no kernels for; load it with backend cpu", d->arch, ops->name);
+        for (uint32_t i = 0; d->encoder && i < d->n_group; i++)
+                if (d->group[i].window && !ops->encoder_windows)
+                        return h_error_set(err, HEARTH_E_unsupported, "architecture %s looks ahead within a window, which the %s "
+                                           "backend has no kernels for; load it with backend cpu", d->arch, ops->name);
         return 0;
 }
 

@@ -205,7 +205,7 @@ struct k_attention_args {
         uint32_t n_head;
         const struct k_kv *kv;
         float scale, softcap;      /* softcap 0: off */
-        uint32_t window;           /* 0: all; else key visible if pos_q - pos_k < window */
+        uint32_t window;           /* 0: all; else key visible if pos_q - pos_k < window; not causal: if |pos_q - pos_k| < window */
         bool causal;               /* false: a row sees every position up to the last of its sequence in this batch (encoders) */
         const float *sinks;        /* [n_head] or NULL: joins the softmax denominator only */
         const float *gate; size_t gate_stride; uint32_t gate_head; /* optional: out *= sigmoid(gate), [n, n_head, dv] with strides */
@@ -319,6 +319,7 @@ struct k_host_args {
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
         bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
+        bool encoder_windows; /* attention takes a window that is not causal */
         void (*close)(struct k_dev *);
         const char *(*describe)(struct k_dev *);          /* one line for people */
         const char *(*last_error)(struct k_dev *);

@@ -80,6 +80,28 @@ static int gemma3(struct arch_ctx *c) {
                         key_f32(c, "%s.rope.freq_base_swa", 10000));
 }
 
+/*
+ * Gemma 3 as an encoder: tokens see each other within half a window before and behind; two products, of which the mean over
+ * the positions commutes, give the embedding.
+ */
+static int gemma_embedding(struct arch_ctx *c) {
+        struct eng_desc *d = c->d;
+        uint32_t window = key_u32(c, "%s.attention.sliding_window", 0);
+
+        if (windowed(c, key_range(c, "%s.attention.sliding_window_pattern", 6, 1, ARCH_MAX_LAYERS), window ? window / 2 + 1 : 0, 0,
+                     ATTN_QK_NORM, key_f32(c, "%s.rope.freq_base_swa", 10000)))
+                return c->r;
+        d->encoder = true;
+        d->output = (struct k_weight){ 0 };
+        if (has_tensor(c, "dense_2.weight", 0)) {
+                if (d->pooling != ENG_POOL_MEAN)
+                        return arch_fail(c, "key %s.pooling_type must be 1 (mean) with the tensor dense_2.weight", d->arch);
+                mat(c, &d->dense[0], 0, d->n_embd, "dense_2.weight", 0);
+                mat(c, &d->dense[1], d->n_embd, c->r ? 1 : d->dense[0].rows, "dense_3.weight", 0);
+        }
+        return c->r;
+}
+
 /* ---- gemma4 ------------------------------------------------------------ */
 
 static void gemma4_experts(struct arch_ctx *c, uint32_t i) {
@@ -186,5 +208,6 @@ const struct arch arch_gemma[] = {
         { "gemma2", gemma2 },
         { "gemma3", gemma3 },
         { "gemma4", gemma4 },
+        { "gemma-embedding", gemma_embedding },
         { NULL, NULL },
 };

@@ -162,6 +162,7 @@ static int cpu_host_begin(struct k_dev *dev, const struct k_host_args *a) {
 static const struct k_ops cpu_ops = {
         .name = "cpu",
         .kv_part_blocks = true,
+        .encoder_windows = true,
         .close = cpu_close,
         .describe = cpu_describe,
         .last_error = cpu_last_error,

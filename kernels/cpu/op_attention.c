@@ -60,6 +60,8 @@ static void sees(const struct att_run *r, uint32_t row, int32_t last, uint32_t *
 
         *lo = w && pos + 1 > w ? pos + 1 - w : 0;
         *hi = r->a->causal ? pos + 1 : (uint32_t)last + 1;
+        if (w && *hi - pos > w) /* not causal: as far ahead as back */
+                *hi = pos + w;
 }
 
 static int32_t last_position(const struct att_run *r, uint32_t row) {
@@ -394,7 +396,7 @@ int k_cpu_attention(struct k_dev *dev, const struct k_batch *bt, const struct k_
                 r.m_max = r.heads * MAX(1u, limit / r.heads);
                 r.m_max = MIN(r.m_max, r.heads * bt->n);
                 r.n_split = DIV_ROUND_UP(longest, SPLIT);
-                if (a->window)
+                if (a->window && a->causal)
                         r.n_split = MIN(r.n_split, a->window / SPLIT + 2);
                 need = (size_t)tasks * r.n_split * r.m_max * (kv->dv + 2);
                 if (need <= cpu->ops.partial_floats) {

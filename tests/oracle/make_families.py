@@ -70,6 +70,8 @@ MODELS = {
     "deepseek2-lite": dict(M.PRESETS["deepseek2"], plain_q=True, n_layer=27, gating=1, w_norm=False, w_scale=1.0),
     "deepseek2-groups": dict(M.PRESETS["deepseek2"], n_used=3, groups=(4, 2)),
     "deepseek2-yarn": dict(M.PRESETS["deepseek2"], yarn=dict(factor=4.0, orig=32), log_mul=0.0707),
+    "gemma-embedding": dict(BASE, arch="gemma-embedding", n_layer=7, window=20, rope_base=1e6, tied=True),
+    "gemma-embedding-dense": dict(BASE, arch="gemma-embedding", n_layer=7, window=20, rope_base=1e6, tied=True, dense=96),
     "bert": dict(BASE, arch="bert", n_kv=4, n_ctx=512),
     "nomic-bert": dict(BASE, arch="nomic-bert", n_kv=4, n_ctx=512),
 }
@@ -326,6 +328,19 @@ class Builder(M.Builder):
         self.u32("attention.sliding_window", self.c["window"])
         self.layers(post=True, scaled=True)
 
+    def a_gemma_embedding(self):
+        c = self.c
+        E, D = c["n_embd"], c.get("dense")
+        self.u32("attention.sliding_window", c["window"])
+        self.u32("pooling_type", 1)
+        self.boolean("attention.causal", False)
+        if D:
+            for k, v in (("dense_2_feat_in", E), ("dense_2_feat_out", D), ("dense_3_feat_in", D), ("dense_3_feat_out", E)):
+                self.u32(k, v)
+            self.mat("dense_2.weight", [E, D], 1.2)
+            self.mat("dense_3.weight", [D, E], 1.2)
+        self.layers(post=True, scaled=True, qk=True)
+
     def a_lfm2(self):
         c = self.c
         E, L = c["n_embd"], c["conv"]
@@ -407,6 +422,10 @@ def vocab(n_vocab, n_special):
     tokens, types, merges = M.make_vocab(n_vocab, n_special)
     tokens[-4:] = ["</s>", "<|endoftext|>", "<s>", "<unk>"]
     return tokens, types, merges
+
+
+def is_encoder(name):
+    return "bert" in name or "embedding" in name
 
 
 def build(name, **changes):

@@ -66,7 +66,7 @@ def main():
         with tempfile.TemporaryDirectory() as tmp:
             path = os.path.join(tmp, name + ".gguf")
             F.build(name).write(path)
-            got = rows(path, T.tokens(T.LENGTH.get(name, 60)), "bert" in name)
+            got = rows(path, T.tokens(T.LENGTH.get(name, 60)), F.is_encoder(name))
         assert np.isfinite(got).all(), name
         np.save(os.path.join(sys.argv[1], name + ".npy"), got)
         print(name, got.shape, "std %.3g" % got.std())

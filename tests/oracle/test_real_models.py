@@ -30,7 +30,7 @@ MODELS = {
         answers=((CHAT % "What is the capital of France?", "Paris"), (CHAT % "How many days are in a week?", "7"),
                  ("The opposite of hot is", "cold"))),
     "gemma-3-270m-q4_k_m.gguf": dict(
-        peer=0.0,
+        peer=30.8161,
         answers=(("The opposite of hot is", "cold"), ("Monday, Tuesday, Wednesday,", "Thursday, Friday"),
                  ("2, 4, 6, 8,", "10, 12, 14"))),
 }

@@ -33,6 +33,7 @@ static const struct shape shapes[] = {
         { "sinks", 7, 7, 20, 20, K_F32, 16, 0, 0, true, true, true, false },
         { "latent", 16, 1, 80, 64, K_F32, 16, 0, 0, false, false, true, true },
         { "encoder", 4, 4, 16, 16, K_F32, 16, 0, 0, false, false, false, false },
+        { "encoder window", 4, 2, 32, 32, K_F16, 16, 11, 0, false, false, false, false },
 };
 
 struct world {
@@ -142,7 +143,7 @@ static void reference(const struct world *w, const struct seqs *b, uint32_t row,
         p = calloc(last + 1, sizeof(double));
         for (uint32_t j = 0; j <= last; j++) {
                 p[j] = -INFINITY;
-                if (s->window && (uint32_t)b->pos[row] - j >= s->window)
+                if (s->window && (uint32_t)abs(b->pos[row] - (int32_t)j) >= s->window)
                         continue;
                 memcpy(kv, w->keys + ((at + j) * s->n_kv + kvh) * s->dk, s->dk * sizeof(float));
                 rounded(s->type, kv, s->dk);
