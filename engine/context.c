@@ -212,7 +212,10 @@ static int reserve_paths(struct eng_context *c, const struct context_plan *p, st
         s = *c->m->mixed;
         s.n_rows = p->l.n_rows;
         s.n_ctx = p->l.n_ctx;
-        return k_mixed_reserve(c->dev, &s);
+        r = k_mixed_reserve(c->dev, &s);
+        if (r >= 0)
+                model_measure_host(c->m);
+        return r;
 }
 
 static int open_context(struct eng_context *c, const struct context_plan *p, struct h_error *err) {

@@ -122,6 +122,50 @@ static void mixed_shape(const struct eng_desc *d, struct k_mixed_shape *s) {
         }
 }
 
+/*
+ * What one generated token costs without context: what the device reads at six
+ * tenths of its memory's rate, what lies in host memory at the measured rates,
+ * and a layer's launches. Prompts: 512 rows against one passage of the rest.
+ */
+void model_expect(struct eng_model *m) {
+        const struct place *p = tensors_place(m->t);
+        double device = k_cuda_memory_rate(m->d->o.ordinal), host = m->placement.host_computes ? m->d->host_rate : m->d->bus_rate, t;
+
+        if (!p->of || m->d->o.backend != ENG_CUDA || device <= 0 || (p->step_host && host <= 0))
+                return;
+        t = (double)p->step_device / (0.6 * device) + m->desc->n_layer * 15e-6;
+        if (p->step_host)
+                t += (double)p->step_host / host + (m->desc->n_layer - m->placement.n_device) * (m->placement.host_computes ? 200e-6 : 0);
+        m->placement.decode_tok_s = 1 / t;
+        if (p->host_bytes && m->d->bus_rate > 0)
+                m->placement.prefill_tok_s = 512 / ((double)p->host_bytes / m->d->bus_rate);
+}
+
+/* The largest of the matrices that the host multiplies with. */
+static bool host_matrix(const struct eng_model *m, struct k_weight *ret) {
+        const struct place *p = tensors_place(m->t);
+        const struct image_row *best = NULL;
+        uint64_t rows, cols, n;
+
+        for (uint32_t i = 0; i < m->im->header->n_tensors; i++)
+                if (p->of[i] == K_PLACE_HOST && (!best || m->im->rows[i].bytes > best->bytes))
+                        best = &m->im->rows[i];
+        if (!best)
+                return false;
+        image_row_shape(best, &rows, &cols, &n);
+        *ret = (struct k_weight){ .type = (enum k_type)best->type, .layout = (enum k_layout)best->layout, .rows = (uint32_t)rows, .cols = (uint32_t)cols,
+                                  .n_expert = (uint32_t)n, .expert_stride = best->stride, .data = m->im->map + best->offset };
+        return true;
+}
+
+void model_measure_host(struct eng_model *m) {
+        struct k_weight w;
+
+        if (m->d->host_rate <= 0 && host_matrix(m, &w))
+                m->d->host_rate = k_mixed_rate(m->d->k, &w);
+        model_expect(m);
+}
+
 int model_placed(struct eng_model *m, struct h_error *err) {
         const struct place *p = tensors_place(m->t);
         const struct upload *u = tensors_upload(m->t);
@@ -136,6 +180,9 @@ int model_placed(struct eng_model *m, struct h_error *err) {
                 .host_computes = host,
         };
         m->ring_bytes = p->ring_bytes;
+        if (p->host_bytes && m->d->bus_rate <= 0)
+                m->d->bus_rate = tensors_bus_rate(m->t);
+        model_expect(m);
         if (!host)
                 return 0;
         m->mixed = h_new0(struct k_mixed_shape, 1);

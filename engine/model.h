@@ -34,6 +34,7 @@ struct tensors_how {
 int tensors_open(struct eng_device *d, struct eng_image *im, const struct tensors_how *how, struct tensors **ret,
                  struct h_error *err);
 const struct place *tensors_place(const struct tensors *t);
+double tensors_bus_rate(const struct tensors *t); /* bytes per second of one copy to the device; 0: nothing large enough to tell */
 const struct upload *tensors_upload(const struct tensors *t);
 struct tensors *tensors_close(struct tensors *t);
 uint64_t tensors_own_bytes(const struct tensors *t);
@@ -45,3 +46,5 @@ int model_check_vocab(const struct eng_desc *d, const struct tok *t, struct h_er
 /* load.c: decides where the tensors go (nothing on the CPU alone), and notes what became of it once they are there. */
 int model_place(struct eng_model *m, const struct eng_load *l, struct place *ret, struct h_error *err);
 int model_placed(struct eng_model *m, struct h_error *err);
+void model_expect(struct eng_model *m);       /* fills in the rates that are expected, as far as they can be */
+void model_measure_host(struct eng_model *m); /* between steps, when the host's part is ready for work */

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "engine/model.h"
@@ -133,6 +134,31 @@ uint64_t tensors_own_bytes(const struct tensors *t) {
 
 const struct place *tensors_place(const struct tensors *t) {
         return &t->place;
+}
+
+/* The largest of the device's tensors comes once more: the same bytes to the same place, before anybody reads it. */
+double tensors_bus_rate(const struct tensors *t) {
+        const struct image_row *rows = t->im->rows;
+        uint32_t n = t->im->header->n_tensors, best = 0;
+        struct timespec t0, t1;
+        uint64_t bytes;
+        double s;
+
+        for (uint32_t i = 1; t->mem && i < n; i++)
+                if (t->place.of[i] == K_PLACE_DEVICE && (t->place.of[best] != K_PLACE_DEVICE || rows[i].bytes > rows[best].bytes))
+                        best = i;
+        if (!t->mem || !t->up.pinned || t->place.of[best] != K_PLACE_DEVICE)
+                return 0;
+        /* Within one pinned piece. */
+        bytes = MIN(rows[best].bytes, (uint64_t)(K_PIN_PIECE - ((uintptr_t)(t->im->map + rows[best].offset) & (K_PIN_PIECE - 1))));
+        if (bytes < (uint64_t)4 << 20)
+                return 0;
+        clock_gettime(CLOCK_MONOTONIC, &t0);
+        if (t->dev->ops->load(t->dev, t->mem + t->place.at[best], t->im->map + rows[best].offset, bytes) < 0 || t->dev->ops->load_wait(t->dev) < 0)
+                return 0;
+        clock_gettime(CLOCK_MONOTONIC, &t1);
+        s = (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9;
+        return (double)bytes / s;
 }
 
 const struct upload *tensors_upload(const struct tensors *t) {

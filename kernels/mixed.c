@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 
@@ -113,6 +114,7 @@ static bool weight_of(struct k_mixed *m, const struct k_weight *w, struct k_weig
         ret->cols = w->cols;
         ret->n_expert = w->n_expert;
         ret->expert_stride = w->expert_stride;
+        ret->place = K_PLACE_DEVICE;
         ret->data = host_of(m, w->data);
         ret->scale = host_of(m, w->scale);
         return ret->data && (ret->scale || !w->scale);
@@ -362,6 +364,7 @@ int k_mixed_attach(struct k_dev *main, struct k_dev *host) {
         m->ops.close = mixed_close;
         m->host = host;
         pthread_rwlock_init(&m->lock, NULL);
+        k_cpu_between_device_ops(host);
         main->mixed = m;
         main->ops = &m->ops;
         return 0;
@@ -422,4 +425,38 @@ int k_mixed_reserve(struct k_dev *main, const struct k_mixed_shape *s) {
                 m->moe_bytes = z.moe;
         }
         return 0;
+}
+
+double k_mixed_rate(struct k_dev *main, const struct k_weight *w) {
+        struct k_mixed *m = main->mixed;
+        size_t bytes = m->main->layout_bytes(w->type, w->layout, w->rows, w->cols), at_once = w->rows * sizeof(float);
+        uint32_t n = MAX(w->n_expert, 1u), rounds = 0;
+        struct timespec t0, t1;
+        struct k_act x = { .f = (float *)(void *)m->stage, .cols = w->cols };
+        struct k_linear_args a = { .x = &x, .n_out = 1, .n_rows = 1, .n_d = 1 };
+        struct k_weight one;
+        double s;
+
+        if (!m->stage || w->cols * sizeof(float) > m->in_bytes || at_once > m->out_bytes || !bytes)
+                return 0;
+        memset(m->stage, 0, m->in_bytes);
+        a.out[0].y = (float *)(void *)(m->stage + m->in_bytes);
+        a.out[0].y_stride = w->rows;
+        for (int turn = 0; turn < 2; turn++) { /* the first one wakes the threads */
+                clock_gettime(CLOCK_MONOTONIC, &t0);
+                for (rounds = 0; rounds * bytes < (size_t)256 << 20 && rounds < 64; rounds++) {
+                        if (!weight_of(m, w, &one))
+                                return 0;
+                        one.place = K_PLACE_DEVICE;
+                        one.data = (const uint8_t *)one.data + rounds % n * w->expert_stride;
+                        one.scale = NULL;
+                        one.n_expert = 0;
+                        a.out[0].w = &one;
+                        if (m->host->ops->linear(m->host, NULL, &a) < 0)
+                                return 0;
+                }
+                clock_gettime(CLOCK_MONOTONIC, &t1);
+        }
+        s = (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9;
+        return s > 0 ? (double)rounds * (double)bytes / s : 0;
 }

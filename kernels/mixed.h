@@ -29,6 +29,8 @@ int k_mixed_attach(struct k_dev *main, struct k_dev *host);
 int k_mixed_map(struct k_dev *main, const void *dev, const void *host, size_t bytes);
 void k_mixed_unmap(struct k_dev *main, const void *dev);
 
+/* For mixed.c: a CPU device's threads stay awake for as long as a device takes between two of its turns. */
+void k_cpu_between_device_ops(struct k_dev *cpu);
 bool k_cpu_planes_fast(void); /* this processor has fast products of K_LAYOUT_CUDA (others have slow ones) */
 
 struct k_mixed_shape {
@@ -40,6 +42,11 @@ struct k_mixed_shape {
 /* Bytes of host memory for these shapes, and taking them. Between steps; grows only. */
 size_t k_mixed_bytes(struct k_dev *main, const struct k_mixed_shape *s);
 int k_mixed_reserve(struct k_dev *main, const struct k_mixed_shape *s);
+
+/* Bytes per second at which the host makes products of one row with this matrix (mapped); between steps, after reserve. 0: it can't. */
+double k_mixed_rate(struct k_dev *main, const struct k_weight *w);
+/* The same of the card's own memory, by its clock and width, whatever runs; 0: not known. */
+double k_cuda_memory_rate(int ordinal);
 
 #ifdef __cplusplus
 }

@@ -92,10 +92,11 @@ struct content *content_unref(struct cache *cache, struct content *c) {
         return NULL;
 }
 
-struct content *cache_keep(struct cache *cache, struct content *c) {
+struct content *cache_keep(struct cache *cache, struct content *c, uint64_t now_ms) {
         if (!c || c->refs > 1)
                 return content_unref(cache, c);
         c->restored = true;
+        c->kept_ms = now_ms;
         return NULL;
 }
 
@@ -191,6 +192,12 @@ bool cache_restore(struct cache *c, struct content *from) {
         list_append(&c->contents, &co->link);
         c->bytes += co->bytes;
         return true;
+}
+
+void cache_drop_kept(struct cache *c, uint64_t before_ms) {
+        list_foreach(co, &c->contents, struct content, link)
+                if (!co->use.pinned && co->kept_ms < before_ms)
+                        drop(c, co);
 }
 
 void cache_drop_restored(struct cache *c) {

@@ -38,6 +38,7 @@ struct content {
         uint32_t n_ctx_train;
         bool can_embed, can_chat;
         struct content_use use;
+        uint64_t kept_ms;    /* when cache_keep() took it; 0: restored */
         bool restored;       /* of an earlier daemon, not used yet: the cache itself holds the reference */
 };
 
@@ -64,7 +65,9 @@ struct content *cache_add(struct cache *c, const struct source *src, struct fill
 /* A copy that an earlier daemon left (moved; its reservation too). False: no memory, nothing was taken but the reservation. */
 bool cache_restore(struct cache *c, struct content *from);
 /* The owner gives it up, but it stays for who may ask for it again, until cache_drop_restored(). Returns NULL. */
-struct content *cache_keep(struct cache *cache, struct content *c);
+struct content *cache_keep(struct cache *cache, struct content *c, uint64_t now_ms);
+/* The same for those that were kept or restored before this time. */
+void cache_drop_kept(struct cache *c, uint64_t before_ms);
 /* Gives up restored copies that nobody has used and that are not to stay for good. */
 void cache_drop_restored(struct cache *c);
 /* The one that was known by this name: its file is another one now. True: there was one. */

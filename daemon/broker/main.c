@@ -58,7 +58,7 @@ static void on_tick(uv_timer_t *h) {
         s->last_tick_ms = now;
         models_tick(s);
         if (s->config.model.idle_timeout && now - s->started_ms >= s->config.model.idle_timeout)
-                cache_drop_restored(&s->cache);
+                cache_drop_kept(&s->cache, now - s->config.model.idle_timeout);
         session_close_refused(s);
         list_foreach(se, &s->sessions, struct session, link)
                 if (!se->hello && !se->closing && s->config.hello_timeout && now - se->since_ms >= s->config.hello_timeout)

@@ -59,6 +59,7 @@ struct model {
         char placement[200];    /* for people; empty: where the device computes */
         uint32_t n_layers, gpu_layers;
         uint64_t host_weights;
+        bool host_computes;
         bool keep;              /* it leaves the device only: its copy stays in memory while nobody needs the room */
         bool insist;            /* somebody wants it loaded although it is set aside */
         bool open_sent, open_waits; /* told to the worker; or memory must be freed first */

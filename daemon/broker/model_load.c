@@ -52,7 +52,7 @@ static void model_free(struct model *m) {
         ledger_release(&m->context);
         ledger_release(&m->device);
         ledger_release(&m->filling);
-        m->content = m->keep ? cache_keep(&s->cache, m->content) : content_unref(&s->cache, m->content);
+        m->content = m->keep ? cache_keep(&s->cache, m->content, server_now(s)) : content_unref(&s->cache, m->content);
         source_free(m->source);
         while (!list_empty(&m->unloads)) {
                 struct request *rq = list_first(&m->unloads, struct request, model_link);
@@ -571,6 +571,7 @@ static void note_placement(struct model *m, const struct wk_open_reply *b) {
         m->n_layers = b->n_layer;
         m->gpu_layers = b->gpu_layers;
         m->host_weights = b->host_bytes;
+        m->host_computes = b->host_computes;
         if (b->tokens_per_s > 0)
                 snprintf(speed, sizeof(speed), "; about %.3g tokens/s", b->tokens_per_s);
         if (b->host_bytes)

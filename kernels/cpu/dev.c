@@ -8,6 +8,7 @@
 #include "kernels/cpu/layout.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/mixed.h"
 
 #include "base/alloc.h"
 
@@ -200,6 +201,10 @@ static const struct k_ops cpu_ops = {
         .host_begin = cpu_host_begin,
         .host_end = cpu_sync,
 };
+
+void k_cpu_between_device_ops(struct k_dev *dev) {
+        k_pool_spin(k_cpu(dev)->pool, 400);
+}
 
 const struct k_ops *k_cpu_ops(void) {
         return &cpu_ops;

@@ -47,6 +47,7 @@ struct k_pool {
         void *arg;
         uint32_t n_tasks;
 
+        _Atomic uint32_t spin; /* rounds */
         uint32_t n_workers, n_started;
         struct worker *workers; /* [n_workers - 1], indices from 1 */
 };
@@ -94,7 +95,7 @@ static void *worker_main(void *arg) {
                 if (atomic_load(&pool->quit))
                         return NULL;
                 drain(pool, w->index);
-                for (unsigned i = 0; i < SPIN_ROUNDS && atomic_load_explicit(&pool->run, memory_order_relaxed) == run; i++)
+                for (unsigned i = 0, n = atomic_load(&pool->spin); i < n && atomic_load_explicit(&pool->run, memory_order_relaxed) == run; i++)
                         relax();
                 if (atomic_load(&pool->run) != run)
                         continue;
@@ -140,6 +141,10 @@ void k_pool_run(struct k_pool *pool, k_pool_fn fn, void *arg, uint32_t n_tasks) 
                         futex_wait(&pool->n_done, done);
                 atomic_store(&pool->caller_waits, 0);
         }
+}
+
+void k_pool_spin(struct k_pool *pool, uint32_t us) {
+        atomic_store(&pool->spin, us * (SPIN_ROUNDS / 50));
 }
 
 uint32_t k_pool_workers(const struct k_pool *pool) {
@@ -188,7 +193,7 @@ int k_pool_new(uint32_t n_workers, struct k_pool **ret) {
         pool = h_aligned_alloc(_Alignof(struct k_pool), sizeof(*pool));
         if (!pool)
                 return -ENOMEM;
-        *pool = (struct k_pool){ .n_workers = n_workers };
+        *pool = (struct k_pool){ .n_workers = n_workers, .spin = SPIN_ROUNDS };
         pool->workers = h_new0(struct worker, n_workers);
         if (!pool->workers) {
                 k_pool_free(pool);

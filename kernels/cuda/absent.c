@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "kernels/kernels.h"
+#include "kernels/mixed.h"
 
 const struct k_ops *k_cuda_ops(void) {
         return NULL;
@@ -12,4 +13,9 @@ const struct k_ops *k_cuda_ops(void) {
 int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, char why[256]) {
         snprintf(why, 256, "this build has no CUDA backend");
         return -ENOSYS;
+}
+
+double k_cuda_memory_rate(int ordinal) {
+        (void)ordinal;
+        return 0;
 }

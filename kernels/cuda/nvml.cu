@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "kernels/cuda/cuda.cuh"
+#include "kernels/mixed.h"
 
 /* As nvml.h declares them (NVML API reference, nvmlMemory_t). */
 struct nvml_memory { unsigned long long total, free, used; };
@@ -37,4 +38,15 @@ bool cuda_nvml_used(int ordinal, uint64_t *ret) {
         }
         dlclose(lib);
         return ok;
+}
+
+extern "C" double k_cuda_memory_rate(int ordinal) {
+        int khz = 0, bits = 0;
+
+        if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess ||
+            cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, ordinal) != cudaSuccess) {
+                cudaGetLastError();
+                return 0;
+        }
+        return 2e3 * khz * (bits / 8); /* two transfers a clock */
 }

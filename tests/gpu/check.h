@@ -67,3 +67,4 @@ void check_rows(struct rig *r);
 void check_attention(struct rig *r);
 void check_recurrent(struct rig *r);
 void check_moe(struct rig *r);
+void check_memory(struct rig *r);

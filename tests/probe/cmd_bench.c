@@ -126,6 +126,8 @@ static void report_place(const struct probe *p) {
                 printf("%u of %u layers on the device; weights: %.2f GB on the device, %.2f GB in host memory (%s), ring %.2f GB\n",
                        pl.n_device, pl.n_layer, (double)pl.device_bytes / 1e9, (double)pl.host_bytes / 1e9,
                        pl.host_computes ? "generated tokens: the processor" : "read in place", (double)pl.ring_bytes / 1e9);
+        if (pl.decode_tok_s > 0)
+                printf("expected: decode %.4g tok/s, prefill %.4g tok/s (0: not known)\n", pl.decode_tok_s, pl.prefill_tok_s);
 }
 
 static void report(const struct options *o, struct probe *p, const struct eng_memory *mem, double pre, double dec) {
