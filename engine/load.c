@@ -7,6 +7,7 @@
  */
 #include "engine/context.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,10 +60,14 @@ static int refuse(const struct k_mem_info *i, uint64_t need, uint64_t room, cons
 static int need_host(struct eng_device *d, struct h_error *err) {
         struct k_cpu_options o = { .threads = d->o.threads, .exact = d->o.exact };
         struct k_dev *cpu;
+        cpu_set_t set;
         int r;
 
         if (d->k->mixed)
                 return 0;
+        /* Two cores for the engine's thread and the driver's: the host's part is as fast as its slowest thread. */
+        if (o.threads == 0 && sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 3)
+                o.threads = (uint32_t)CPU_COUNT(&set) - 2;
         r = k_cpu_open(&o, &cpu);
         if (r >= 0)
                 r = k_mixed_attach(d->k, cpu);
@@ -141,28 +146,33 @@ void model_expect(struct eng_model *m) {
                 m->placement.prefill_tok_s = 512 / ((double)p->host_bytes / m->d->bus_rate);
 }
 
-/* The largest of the matrices that the host multiplies with. */
-static bool host_matrix(const struct eng_model *m, struct k_weight *ret) {
+/* Matrices that the host multiplies with, more of them than its caches hold: the rate of a step, which meets each once. */
+#define MEASURED ((uint64_t)512 << 20)
+static uint32_t host_matrices(const struct eng_model *m, struct k_weight *ret, uint32_t max) {
         const struct place *p = tensors_place(m->t);
-        const struct image_row *best = NULL;
-        uint64_t rows, cols, n;
+        uint64_t bytes = 0, rows, cols, n;
+        uint32_t k = 0;
 
-        for (uint32_t i = 0; i < m->im->header->n_tensors; i++)
-                if (p->of[i] == K_PLACE_HOST && (!best || m->im->rows[i].bytes > best->bytes))
-                        best = &m->im->rows[i];
-        if (!best)
-                return false;
-        image_row_shape(best, &rows, &cols, &n);
-        *ret = (struct k_weight){ .type = (enum k_type)best->type, .layout = (enum k_layout)best->layout, .rows = (uint32_t)rows, .cols = (uint32_t)cols,
-                                  .n_expert = (uint32_t)n, .expert_stride = best->stride, .data = m->im->map + best->offset };
-        return true;
+        for (uint32_t i = 0; k < max && bytes < MEASURED && i < m->im->header->n_tensors; i++) {
+                const struct image_row *r = &m->im->rows[i];
+
+                if (p->of[i] != K_PLACE_HOST)
+                        continue;
+                image_row_shape(r, &rows, &cols, &n);
+                ret[k++] = (struct k_weight){ .type = (enum k_type)r->type, .layout = (enum k_layout)r->layout, .rows = (uint32_t)rows,
+                                              .cols = (uint32_t)cols, .n_expert = (uint32_t)n, .expert_stride = r->stride,
+                                              .data = m->im->map + r->offset };
+                bytes += r->bytes;
+        }
+        return k;
 }
 
 void model_measure_host(struct eng_model *m) {
-        struct k_weight w;
+        struct k_weight w[64];
+        uint32_t n = m->d->host_rate <= 0 ? host_matrices(m, w, ELEMENTSOF(w)) : 0;
 
-        if (m->d->host_rate <= 0 && host_matrix(m, &w))
-                m->d->host_rate = k_mixed_rate(m->d->k, &w);
+        if (n)
+                m->d->host_rate = k_mixed_rate(m->d->k, w, n);
         model_expect(m);
 }
 

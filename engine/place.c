@@ -75,9 +75,9 @@ static void add_up(const struct eng_image *im, struct sums *s) {
         }
 }
 
-/* Two layers' worth, so that one is computed while the next one comes; never less than two of the largest matrices. */
+/* Two layers' worth, so that one is computed while the next one comes; never less than three of the largest matrices: one op takes up to three. */
 static uint64_t ring_for(const struct sums *s, uint64_t room) {
-        uint64_t layer = 0, least = 2 * s->largest;
+        uint64_t layer = 0, least = 3 * s->largest;
 
         for (uint32_t i = 0; i < s->n_layer; i++)
                 layer = MAX(layer, s->moe ? s->experts[i] : s->layer[i]);

@@ -427,36 +427,42 @@ int k_mixed_reserve(struct k_dev *main, const struct k_mixed_shape *s) {
         return 0;
 }
 
-double k_mixed_rate(struct k_dev *main, const struct k_weight *w) {
-        struct k_mixed *m = main->mixed;
-        size_t bytes = m->main->layout_bytes(w->type, w->layout, w->rows, w->cols), at_once = w->rows * sizeof(float);
-        uint32_t n = MAX(w->n_expert, 1u), rounds = 0;
-        struct timespec t0, t1;
+/* Each of the stacked matrices once; bytes read. */
+static size_t read_once(struct k_mixed *m, const struct k_weight *w) {
         struct k_act x = { .f = (float *)(void *)m->stage, .cols = w->cols };
         struct k_linear_args a = { .x = &x, .n_out = 1, .n_rows = 1, .n_d = 1 };
-        struct k_weight one;
-        double s;
+        size_t bytes = m->main->layout_bytes(w->type, w->layout, w->rows, w->cols);
+        struct k_weight one = { .type = K_F32 };
+        uint32_t n = MAX(w->n_expert, 1u);
 
-        if (!m->stage || w->cols * sizeof(float) > m->in_bytes || at_once > m->out_bytes || !bytes)
+        if (!m->stage || w->cols * sizeof(float) > m->in_bytes || w->rows * sizeof(float) > m->out_bytes || !weight_of(m, w, &one))
                 return 0;
-        memset(m->stage, 0, m->in_bytes);
+        one.scale = NULL;
+        one.n_expert = 0;
+        a.out[0].w = &one;
         a.out[0].y = (float *)(void *)(m->stage + m->in_bytes);
         a.out[0].y_stride = w->rows;
-        for (int turn = 0; turn < 2; turn++) { /* the first one wakes the threads */
-                clock_gettime(CLOCK_MONOTONIC, &t0);
-                for (rounds = 0; rounds * bytes < (size_t)256 << 20 && rounds < 64; rounds++) {
-                        if (!weight_of(m, w, &one))
-                                return 0;
-                        one.place = K_PLACE_DEVICE;
-                        one.data = (const uint8_t *)one.data + rounds % n * w->expert_stride;
-                        one.scale = NULL;
-                        one.n_expert = 0;
-                        a.out[0].w = &one;
-                        if (m->host->ops->linear(m->host, NULL, &a) < 0)
-                                return 0;
-                }
-                clock_gettime(CLOCK_MONOTONIC, &t1);
+        for (uint32_t i = 0; i < n; i++) {
+                if (m->host->ops->linear(m->host, NULL, &a) < 0)
+                        return 0;
+                one.data = (const uint8_t *)one.data + w->expert_stride;
         }
+        return n * bytes;
+}
+
+double k_mixed_rate(struct k_dev *main, const struct k_weight *w, uint32_t n) {
+        struct k_mixed *m = main->mixed;
+        struct timespec t0, t1;
+        size_t bytes = 0;
+        double s;
+
+        if (m->stage)
+                memset(m->stage, 0, m->in_bytes);
+        (void)read_once(m, &w[n - 1]); /* wakes the threads */
+        clock_gettime(CLOCK_MONOTONIC, &t0);
+        for (uint32_t i = 0; i + 1 < n || i == 0; i++)
+                bytes += read_once(m, &w[i]);
+        clock_gettime(CLOCK_MONOTONIC, &t1);
         s = (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9;
-        return s > 0 ? (double)rounds * (double)bytes / s : 0;
+        return s > 0 ? (double)bytes / s : 0;
 }

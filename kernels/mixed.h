@@ -43,8 +43,8 @@ struct k_mixed_shape {
 size_t k_mixed_bytes(struct k_dev *main, const struct k_mixed_shape *s);
 int k_mixed_reserve(struct k_dev *main, const struct k_mixed_shape *s);
 
-/* Bytes per second at which the host makes products of one row with this matrix (mapped); between steps, after reserve. 0: it can't. */
-double k_mixed_rate(struct k_dev *main, const struct k_weight *w);
+/* Bytes per second at which the host makes products of one row with these matrices (mapped), once each; between steps, after reserve. 0: it can't. */
+double k_mixed_rate(struct k_dev *main, const struct k_weight *w, uint32_t n);
 /* The same of the card's own memory, by its clock and width, whatever runs; 0: not known. */
 double k_cuda_memory_rate(int ordinal);
 

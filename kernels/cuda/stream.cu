@@ -9,7 +9,8 @@
  * stream waits for the copy; products read it) -> left (an event behind the
  * products; who overwrites the space waits for it). Issue, entry and exit are in
  * the order of the commands, so two queues of events suffice. A matrix larger
- * than the ring is read in place.
+ * than the ring, or than what a command's other matrices leave of it, is read in
+ * place.
  */
 #include <errno.h>
 
@@ -114,9 +115,13 @@ int cuda_ring_enter(struct cuda_dev *d, struct k_weight *w) {
         r = issue(d);
         if (r < 0)
                 return r;
-        if (g->entered == g->next)
-                return -EIO; /* the ring is empty and yet has no room: can't be */
         struct ring_item *item = &g->item[g->entered % CUDA_RING_ITEMS];
+        if (g->entered == g->next) { /* the other matrices of this command leave no room for it: read in place */
+                item->direct = true;
+                item->at = item->bytes = 0;
+                g->next++;
+                g->scan_weight++;
+        }
         if (!item->direct) {
                 CUDA_TRY(d, cudaStreamWaitEvent(d->stream, g->in[g->entered % CUDA_RING_ITEMS], 0), "weights on their way");
                 w->data = g->mem + item->at;

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +23,8 @@
 #include "base/alloc.h"
 #include "engine/engine.h"
 
-enum phase { PHASE_QUIET, PHASE_UPLOAD, PHASE_CONTEXT, PHASE_LEAVE, PHASE_AGAIN, _PHASE_MAX };
-static const char *const phase_names[] = { "nothing else", "upload", "context", "leaving", "upload, pinned before" };
+enum phase { PHASE_QUIET, PHASE_UPLOAD, PHASE_CONTEXT, PHASE_BESIDE, PHASE_LEAVE, PHASE_AGAIN, _PHASE_MAX };
+static const char *const phase_names[] = { "nothing else", "upload", "context", "it is there", "leaving", "upload, pinned before" };
 
 #define MAX_GAPS 200000
 
@@ -31,6 +32,7 @@ struct bench {
         struct eng_device *device;
         struct eng_context *stream;
         pthread_mutex_t gate;
+        _Atomic bool wanted;     /* the loader waits for the gate: it goes first, as in the worker */
         _Atomic enum phase phase;
         _Atomic bool stop;
         double *gap[_PHASE_MAX];
@@ -80,6 +82,8 @@ static void *stream_main(void *arg) {
                 enum phase p;
                 uint32_t kept;
 
+                while (atomic_load(&b->wanted))
+                        sched_yield();
                 pthread_mutex_lock(&b->gate);
                 if (eng_seq_len(b->stream, s) + 1 >= n_ctx)
                         (void)eng_seq_trim(b->stream, s, 1, &kept);
@@ -100,6 +104,12 @@ static void *stream_main(void *arg) {
 static int double_compare(const void *a, const void *b) {
         double x = *(const double *)a, y = *(const double *)b;
         return (x > y) - (x < y);
+}
+
+static void take(struct bench *b) {
+        atomic_store(&b->wanted, true);
+        pthread_mutex_lock(&b->gate);
+        atomic_store(&b->wanted, false);
 }
 
 static uint64_t free_now(struct bench *b) {
@@ -126,15 +136,19 @@ static int visit(struct bench *b, struct eng_image *im, int32_t layers, enum pha
                (double)pl.device_bytes / 1e9, (double)pl.host_bytes / 1e9, now() - t0, (double)pl.pin_us / 1e6,
                (double)pl.device_bytes / 1e3 / (double)pl.upload_us);
         atomic_store(&b->phase, PHASE_CONTEXT);
-        pthread_mutex_lock(&b->gate);
+        take(b);
         if (eng_context_new(m, &l, &c, &err) < 0)
                 b->r = fail(&err, "the context");
         pthread_mutex_unlock(&b->gate);
+        atomic_store(&b->phase, PHASE_BESIDE);
+        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
         atomic_store(&b->phase, PHASE_LEAVE);
-        pthread_mutex_lock(&b->gate);
+        take(b);
         eng_context_free(c);
         eng_model_close(m);
         pthread_mutex_unlock(&b->gate);
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        printf("free on the device: %llu bytes\n", (unsigned long long)free_now(b));
         return b->r;
 }
 
@@ -158,7 +172,6 @@ static int run(struct bench *b, const char *stream, const char *other, int32_t l
         struct eng_image *a = NULL, *im = NULL;
         struct eng_model *m = NULL;
         struct h_error err = { 0 };
-        uint64_t before, after;
         pthread_t thread;
         int r = open_image(stream, &a);
 
@@ -172,18 +185,15 @@ static int run(struct bench *b, const char *stream, const char *other, int32_t l
 
                 pthread_create(&thread, NULL, stream_main, b);
                 nanosleep(&second, NULL);
-                before = free_now(b);
+                printf("free on the device: %llu bytes\n", (unsigned long long)free_now(b));
                 r = visit(b, im, layers, PHASE_UPLOAD);
                 if (r == 0)
                         r = visit(b, im, layers, PHASE_AGAIN);
-                after = free_now(b);
                 atomic_store(&b->phase, PHASE_QUIET);
                 nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
                 atomic_store(&b->stop, true);
                 pthread_join(thread, NULL);
                 report(b);
-                printf("free on the device before %llu, after %llu bytes: %lld missing (scratch and ring may have grown)\n",
-                       (unsigned long long)before, (unsigned long long)after, (long long)(before - after));
         }
         eng_context_free(b->stream);
         eng_model_close(m);
