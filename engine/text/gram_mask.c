@@ -241,6 +241,8 @@ static void walk_set(struct gm_walk *w, uint32_t node, uint32_t set) {
                         continue;
                 if (!gm_work(w->m, 1))
                         return;
+                if (l->set[set].any && set_plain_tree(w, &w->v->node[c], l->set[set].need))
+                        continue;
                 if (to == UNSEEN) {
                         uint32_t n = l->set[set].n, *id = h_memdup(l->id + l->set[set].off, n * sizeof(*id)); /* the table may move */
                         if (!id) {
