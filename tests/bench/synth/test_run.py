@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tests/bench/synth/run without a GPU: its bookkeeping, with a probe that answers at once.
+
+usage: test_run.py SYNTH_GGUF
+
+Figures and the fraction of the floor come out as they were said; a run goes on where it stopped; what fails, what does not
+fit the host budget and what this probe can't place are said by name; the peer's figures are read from the user's file.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
+PROBE = r"""#!/bin/sh
+[ $# = 0 ] && { echo "usage: --gpu-layers N"; exit 64; }
+echo "$*" >>"%(log)s"
+case "$*" in *mistral-7b*) echo "out of luck" >&2; exit 70;; *qwen3-8b*) [ -e "%(mark)s" ] || { : >"%(mark)s"; exec sleep 20; };; esac
+echo '{"what": "model", "name": "x", "type": "y", "device": "A card", "load_s": 1, "bytes": 1}'
+echo '{"what": "memory", "places": 1, "n_ctx": 8192, "weights": 4000000000, "kv": 819200000, "state": 0, "draft": 0, "workspace": 5, "graphs": 0, "context": 0, "total": 6}'
+echo '{"what": "decode", "n": 0, "tok_s": 100.0, "slowest": 99, "fastest": 101}'
+echo '{"what": "prefill", "n": 512, "tok_s": 5000.0, "slowest": 4999, "fastest": 5001}'
+echo '{"what": "batch", "n": 8, "tok_s": 700.0, "slowest": 690, "fastest": 710}'
+"""
+
+
+def main():
+    failed = 0
+
+    def expect(ok, text):
+        nonlocal failed
+        if not ok:
+            failed += 1
+            print("FAIL " + text)
+
+    with tempfile.TemporaryDirectory() as tmp:
+        build, log = os.path.join(tmp, "b"), os.path.join(tmp, "log")
+        os.makedirs(os.path.join(build, "tests", "probe"))
+        os.makedirs(os.path.join(build, "tests", "bench", "synth"))
+        os.symlink(os.path.abspath(sys.argv[1]), os.path.join(build, "tests", "bench", "synth", "synth_gguf"))
+        probe = os.path.join(build, "tests", "probe", "hearth-probe")
+        with open(probe, "w") as f:
+            f.write(PROBE % {"log": log, "mark": os.path.join(tmp, "mark")})
+        os.chmod(probe, 0o755)
+        peer = os.path.join(tmp, "peer.json")
+        with open(peer, "w") as f:
+            json.dump({"llama-3.1-8b q4_0 gpu": {"decode 0": 339}}, f)
+
+        def run(*options):
+            if os.path.exists(log):
+                os.unlink(log)
+            p = subprocess.run([sys.executable, RUN, "--build", build, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+            return p.returncode, p.stdout, open(log).read().splitlines() if os.path.exists(log) else []
+
+        rc, out, calls = run("--list")
+        expect(rc == 0 and len(out.split("\n")) >= 37, "list: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "llama-3.1-8b:q4_0", "--peer", peer, "--bandwidth", "4280")
+        # 4.22 GB a token at 100 tok/s of 4,280 GB/s
+        expect(rc == 0 and len(calls) == 1 and "100 (10%); peer 339" in out and "5000" in out and "700 (9%)" in out and "4.00, 0.82" in out,
+               "figures: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "llama-3.1-8b:q4_0", "--only", "llama-3.1-8b:q8_0")
+        expect(rc == 0 and len(calls) == 1 and "q8_0" in calls[0], "resumed: %d, %r" % (rc, calls))
+        rc, out, calls = run("--only", "mistral-7b")
+        expect(rc == 1 and "failed: status 70: out of luck" in out, "a failing entry: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "llama-3.3-70b:q2_k", "--host-budget", "1e9")
+        expect(rc == 0 and not calls and "the budget has 1.0" in out, "host budget: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "llama-3.3-70b:q4_k:quarter", "--host-budget", "1e12")
+        expect(rc == 0 and len(calls) == 1 and "--gpu-layers 20" in calls[0], "a quarter of the layers: %d, %r" % (rc, calls))
+        rc, out, calls = run("--only", "gpt-oss-20b:mxfp4:experts-cpu", "--host-budget", "1e12")
+        expect(rc == 0 and not calls and "hearth-probe has no --experts" in out, "a place that is not there: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "qwen3-8b", "--minutes", "0.15")
+        expect(rc == 3 and "1 left" in out, "cut by the clock: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "qwen3-8b")
+        expect(rc == 0 and len(calls) == 1, "taken up again: %d, %r" % (rc, out))
+        with open(probe, "a") as f:
+            f.write("# another build\n")
+        rc, out, calls = run("--only", "llama-3.1-8b:q4_0")
+        expect(rc == 0 and len(calls) == 1, "another build: %d, %r" % (rc, calls))
+        rc, out, calls = run("--report")
+        expect(rc == 0 and "| llama-3.1-8b q4_0 gpu |" in out and not calls, "report: %d, %r" % (rc, out))
+    print("%d failed" % failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

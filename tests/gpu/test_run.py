@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tests/gpu/run without a GPU: its bookkeeping, with programs that only say what a device would have said.
+
+Counts add up; a unit that fails is named and makes the status 1; what is done is not done again, by another build it is;
+results of two runs merge; a machine without a device gives 77; a unit that the clock cut is left for the next run.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
+CHECK = """#!/bin/sh
+# %s
+echo "$@" >>%s
+case "$*" in
+*--device*) echo "A card"; exit %d ;;
+moe*--exact*) echo "FAIL  moe is wrong"; echo "4 passed, %d failed, 0 skipped"; exit %d ;;
+rows*--exact*) [ %d = 0 ] || exec sleep 30; echo "2 passed, 0 failed, 0 skipped" ;;
+*) echo "3 passed, 0 failed, 0 skipped" ;;
+esac
+"""
+
+
+class Rig:
+    def __init__(self, tmp):
+        self.build, self.log = os.path.join(tmp, "build"), os.path.join(tmp, "log")
+        for d in ("gpu", "probe"):
+            os.makedirs(os.path.join(self.build, "tests", d))
+        self.empty = os.path.join(tmp, "empty")
+        os.makedirs(self.empty)
+        self.program(os.path.join("tests", "probe", "hearth-probe"), "#!/bin/sh\nexit 1\n")
+
+    def program(self, name, text):
+        path = os.path.join(self.build, name)
+        with open(path, "w") as f:
+            f.write(text)
+        os.chmod(path, 0o755)
+
+    def check(self, tag="one", device=0, moe=0, sleep=0):
+        self.program(os.path.join("tests", "gpu", "gpu-check"), CHECK % (tag, self.log, device, moe, 1 if moe else 0, sleep))
+
+    def run(self, *options):
+        if os.path.exists(self.log):
+            os.unlink(self.log)
+        p = subprocess.run([sys.executable, RUN, "--build", self.build, "--oracle", self.empty, "--hybrid", self.empty, *options],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        calls = open(self.log).read().splitlines() if os.path.exists(self.log) else []
+        return p.returncode, p.stdout, [c for c in calls if c != "--device"]
+
+
+def main():
+    failed = 0
+
+    def expect(ok, text):
+        nonlocal failed
+        if not ok:
+            failed += 1
+            print("FAIL " + text)
+
+    with tempfile.TemporaryDirectory() as tmp:
+        rig = Rig(tmp)
+        rig.check(device=77)
+        rc, out, calls = rig.run("--part", "ops")
+        expect(rc == 77 and "A card" in out and not calls, "no device: status %d, %r" % (rc, out))
+        rig.check()
+        rc, out, calls = rig.run("--part", "ops")
+        expect(rc == 0 and out.strip() == "30 passed, 0 failed, 0 skipped" and len(calls) == 10, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
+        rc, out, calls = rig.run("--part", "ops")
+        expect(rc == 0 and "30 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
+        rc, out, calls = rig.run("--part", "ops", "--fresh")
+        expect(rc == 0 and len(calls) == 10, "--fresh: %d, %d calls" % (rc, len(calls)))
+        state = os.path.join(rig.build, "gpu-results.json")
+        with open(state) as f:
+            first = json.load(f)
+
+        rig.check("two")
+        rc, out, calls = rig.run("--part", "ops")
+        expect(rc == 0 and len(calls) == 10, "another build: %d, %d calls" % (rc, len(calls)))
+        rc, out, calls = rig.run("--merge", state)
+        expect("30 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
+        with open(os.path.join(tmp, "old.json"), "w") as f:
+            json.dump(first, f)
+        rc, out, calls = rig.run("--merge", os.path.join(tmp, "old.json"))
+        expect("left out" in out and "30 passed" in out, "another build's results: %r" % out)
+
+        rig.check("three", moe=1)
+        rc, out, calls = rig.run("--part", "exact")
+        expect(rc == 1 and "FAIL exact/moe" in out and "moe is wrong" in out and "15 passed, 1 failed" in out,
+               "a failing unit: %d, %r" % (rc, out))
+        rc, out, calls = rig.run("--part", "perplexity")
+        expect(rc == 0 and "0 passed, 0 failed, 4 skipped" in out, "no model: %d, %r" % (rc, out))
+        rc, out, calls = rig.run("--table")
+        expect("| exact |" in out and "moe is wrong" in out and rc == 1, "table: %d, %r" % (rc, out))
+
+        rig.check("four", sleep=1)
+        rc, out, calls = rig.run("--part", "exact", "--minutes", "0.1")
+        expect(rc == 3 and "0 failed" in out, "cut by the clock: %d, %r" % (rc, out))
+        rc, out, calls = rig.run("--part", "nothing")
+        expect(rc == 2 and "there are: ops" in out, "unknown part: %d, %r" % (rc, out))
+        rc, out, calls = rig.run("--pack", os.path.join(tmp, "p.tar.xz"))
+        expect(rc == 0 and os.path.getsize(os.path.join(tmp, "p.tar.xz")) > 0, "pack: %d, %r" % (rc, out))
+    print("%d failed" % failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
