@@ -148,8 +148,7 @@ static attn_mma mma_for(const attn_args &a) {
         const bool type = a.kv.type_k == K_F16 || a.kv.type_k == K_Q8_0 || a.kv.type_k == K_Q4_0;
         if (!type || !a.kv.v || a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
                 return NULL;
-        return a.kv.dk == 64 ? cuda_attention_mma_64 : a.kv.dk == 128 ? cuda_attention_mma_128 : a.kv.dk == 256 ? cuda_attention_mma_256
-             : a.kv.dk == 512 ? cuda_attention_mma_512 : NULL;
+        return a.kv.dk == 64 ? cuda_attention_mma_64 : a.kv.dk == 128 ? cuda_attention_mma_128 : a.kv.dk == 256 ? cuda_attention_mma_256 : NULL;
 }
 
 int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct cmd_attention *c) {

@@ -19,7 +19,7 @@
  * Fragments: within 32 columns of K, lane t of a quad holds columns 8t .. 8t+7
  * (one 16-byte load); Q is permuted alike. Of V, lane (g, t) holds columns
  * 8g .. 8g+7 of tokens 2t, 2t+1, 2t+8, 2t+9; output column 8g+j is column g of
- * the j-th MMA. Heads of 512 (role P only): a block has 64 of the value columns.
+ * the j-th MMA.
  */
 
 #include "kernels/cuda/attention.cuh"
@@ -83,8 +83,7 @@ struct att_rows { /* what a thread's two rows (g, g + 8) see */
  * free of bank conflicts.
  */
 template <int D> struct att_stage {
-        static constexpr int DV = D > 256 ? 64 : D; /* value columns of a block: wider heads are cut, QK is made anew for each part */
-        static constexpr int K = 2 * D + 64, V = 2 * DV + 16, BYTES = ATT_TILE * (K + V);
+        static constexpr int K = 2 * D + 64, V = 2 * D + 16, BYTES = ATT_TILE * (K + V);
 };
 template <int D> static __device__ __forceinline__ void att_stage_tile(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
         const uint32_t lane = threadIdx.x & 31, per = D / 8; /* 16-byte pieces of a row */
@@ -106,21 +105,19 @@ template <int D> static __device__ __forceinline__ void att_stage_tile(const att
 }
 
 /* Role P: the block's threads copy a tile for all its warps, converting other types on the way. */
-template <int D, int T>
-static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint32_t v0, uint8_t *st) {
-        constexpr uint32_t k_per = D / 8, v_per = att_stage<D>::DV / 8;
+template <int D, int T> static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
+        constexpr uint32_t per = D / 8;
 #pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < ATT_TILE * (k_per + v_per); i += ATT_WARPS * 32) {
-                const uint32_t v = i >= ATT_TILE * k_per, j = v ? i - ATT_TILE * k_per : i, row = v ? j / v_per : j / k_per;
-                const uint32_t c = v ? j % v_per : j % k_per, col = kvh * D + (v ? v0 : 0) + c * 8, sl = slot[row];
+        for (uint32_t i = threadIdx.x; i < 2 * ATT_TILE * per; i += ATT_WARPS * 32) {
+                const uint32_t v = i / (ATT_TILE * per), row = i / per % ATT_TILE, c = i % per, sl = slot[row];
                 uint8_t *to = st + (v ? ATT_TILE * att_stage<D>::K + row * att_stage<D>::V : row * att_stage<D>::K) + c * 16;
                 const uint8_t *from = (const uint8_t *)(v ? a.kv.v : a.kv.k) + (sl == UINT32_MAX ? 0 : (size_t)sl * (v ? a.kv.v_row_bytes : a.kv.k_row_bytes));
                 if (T == K_F16) {
                         int n = sl == UINT32_MAX ? 0 : 16;
                         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                                     "l"(from + (size_t)col * 2), "r"(n));
+                                     "l"(from + (size_t)kvh * D * 2 + c * 16), "r"(n));
                 } else {
-                        *(uint4 *)to = sl == UINT32_MAX ? make_uint4(0, 0, 0, 0) : kv_load8<T>(from, col);
+                        *(uint4 *)to = sl == UINT32_MAX ? make_uint4(0, 0, 0, 0) : kv_load8<T>(from, kvh * D + c * 8);
                 }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -129,8 +126,7 @@ static __device__ __forceinline__ void att_stage_block(const attn_args &a, const
 /* One tile: S = Q K^T, running softmax, O += P V. st: the staged tile, or NULL. */
 template <int D, int T, bool STAGED, bool WAIT>
 static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, const uint32_t *slot, uint32_t kvh, int32_t p0,
-                                                const att_rows &rows, float m[2], float l[2], float o[att_stage<D>::DV / 8][4], const uint8_t *st) {
-        constexpr int DV = att_stage<D>::DV;
+                                                const att_rows &rows, float m[2], float l[2], float o[D / 8][4], const uint8_t *st) {
         const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         const uint8_t *kb = (const uint8_t *)a.kv.k, *vb = (const uint8_t *)a.kv.v;
         float s[ATT_TILE / 8][4];
@@ -205,7 +201,7 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 m[r] = mx[r] == 0 && sum[r] == 0 && m[r] == -INFINITY ? -INFINITY : mx[r];
         }
 #pragma unroll
-        for (int j = 0; j < DV / 8; j++) {
+        for (int j = 0; j < D / 8; j++) {
                 o[j][0] *= corr[0];
                 o[j][1] *= corr[0];
                 o[j][2] *= corr[1];
@@ -222,7 +218,7 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 for (int i = 0; i < 4; i++)
                         sl[i] = slot[k * 16 + 2 * t + (i & 1) + (i >> 1) * 8];
 #pragma unroll
-                for (int c = 0; c < DV / 64; c++) {
+                for (int c = 0; c < D / 64; c++) {
                         uint4 v[4];
 #pragma unroll
                         for (int i = 0; i < 4; i++)
@@ -260,8 +256,7 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         uint8_t *staged = (uint8_t *)(slot_all + ATT_WARPS * ATT_TILE);                       /* D: [warps] tiles; then part */
         float *part = (float *)staged;                                                        /* D: [warps][16][D + 2] */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-        constexpr int DV = att_stage<D>::DV, PARTS = D / DV;
-        const uint32_t group = a.n_head / a.kv.n_head_kv, kvh = blockIdx.y / PARTS, v0 = blockIdx.y % PARTS * DV;
+        const uint32_t group = a.n_head / a.kv.n_head_kv, kvh = blockIdx.y;
         uint4 *qf = qf_all + (ROLE_D ? 0 : warp * (D / 16) * 32);
         uint32_t *slot = slot_all + warp * ATT_TILE;
 
@@ -334,9 +329,9 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                                                                          pack2(f[1][4 * h + 2], f[1][4 * h + 3]));
                 }
         };
-        float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[DV / 8][4];
+        float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[D / 8][4];
 #pragma unroll
-        for (int j = 0; j < DV / 8; j++)
+        for (int j = 0; j < D / 8; j++)
                 o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
 
         if (ROLE_D) {
@@ -368,7 +363,7 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                         if (g + 8 * r >= n_q)
                                 continue;
 #pragma unroll
-                        for (int j = 0; j < DV / 8; j++) {
+                        for (int j = 0; j < D / 8; j++) {
                                 uint32_t c = (j >> 3) * 64 + 2 * t * 8 + (j & 7);
                                 p[c] = o[j][2 * r];
                                 p[c + 8] = o[j][2 * r + 1];
@@ -471,7 +466,7 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         };
         slots_of(first_p, slot_all);
         __syncthreads();
-        att_stage_block<D, T>(a, slot_all, kvh, v0, staged);
+        att_stage_block<D, T>(a, slot_all, kvh, staged);
         uint32_t turn = 0;
         for (int32_t p0 = first_p; p0 < end; p0 += ATT_TILE, turn ^= 1) {
                 const bool more = p0 + ATT_TILE < end;
@@ -480,7 +475,7 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                 asm volatile("cp.async.wait_group 0;" ::: "memory");
                 __syncthreads();
                 if (more)
-                        att_stage_block<D, T>(a, slot_all + (turn ^ 1) * ATT_TILE, kvh, v0, staged + (turn ^ 1) * att_stage<D>::BYTES);
+                        att_stage_block<D, T>(a, slot_all + (turn ^ 1) * ATT_TILE, kvh, staged + (turn ^ 1) * att_stage<D>::BYTES);
                 if (p0 < hi && p0 + ATT_TILE > lo)
                         att_tile<D, T, true, false>(a, qf, slot, kvh, p0, rows, m, l, o, staged + turn * att_stage<D>::BYTES);
         }
@@ -499,10 +494,10 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                         l[r] = __fmaf_rn(l[r], f, exp2f(sink - mn));
                 }
                 f = l[r] > 0 ? f / l[r] : 0;
-                float *to = a.out + ((size_t)row * a.n_head + head) * D + v0;
-                const float *gate = a.gate ? a.gate + row * a.gate_stride + (size_t)head * a.gate_head + v0 : NULL;
+                float *to = a.out + ((size_t)row * a.n_head + head) * D;
+                const float *gate = a.gate ? a.gate + row * a.gate_stride + (size_t)head * a.gate_head : NULL;
 #pragma unroll
-                for (int j = 0; j < DV / 8; j++)
+                for (int j = 0; j < D / 8; j++)
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
                                 uint32_t c = (j >> 3) * 64 + (2 * t + e) * 8 + (j & 7);
@@ -523,10 +518,7 @@ template <int D, int T> static int att_run(struct cuda_dev *d, attn_args a, uint
         const size_t slots = ATT_WARPS * ATT_TILE * 4, frags = (D / 16) * 32 * 16, part = ATT_WARPS * 16 * (D + 2) * sizeof(float);
         const uint32_t group = a.n_head / a.kv.n_head_kv;
 
-        if constexpr (D > 256) {
-                if (n_d_rows)
-                        return 1; /* the plain kernel does */
-        } else if (n_d_rows) {
+        if (n_d_rows) {
                 const dim3 grid(a.n_split, a.kv.n_head_kv, n_d_rows);
                 const size_t plain = frags + slots + part, staged = frags + slots + MAX(part, (size_t)ATT_WARPS * att_stage<D>::BYTES);
                 if (T == K_F16 && D <= 128 && staged <= d->smem_block)
@@ -538,5 +530,5 @@ template <int D, int T> static int att_run(struct cuda_dev *d, attn_args a, uint
         if (smem > d->smem_block)
                 return 1;
         return att_launch<D, T, false, true>(
-                d, a, dim3(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv * (D / att_stage<D>::DV)), smem);
+                d, a, dim3(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv), smem);
 }
