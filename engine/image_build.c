@@ -27,7 +27,7 @@
 
 #define HASH_PIECE ((uint64_t)4 << 20)
 #define STRIPE_BYTES ((uint64_t)1 << 20)
-#define MAX_THREADS 8u
+#define MAX_THREADS 16u
 
 struct fill {
         const struct image_source *s;

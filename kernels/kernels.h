@@ -314,7 +314,7 @@ struct k_host_args {
 };
 
 /* Registered host memory is cut at multiples of this address; a piece is registered as a whole. */
-#define K_PIN_PIECE ((size_t)64 << 20)
+#define K_PIN_PIECE ((size_t)16 << 20)
 
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
