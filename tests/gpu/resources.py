@@ -88,15 +88,15 @@ def main():
     with open(KNOWN) as f:
         for line in f:
             if line.strip() and not line.startswith("#"):
-                n, arch, limit = line.rsplit(None, 2)
-                known[n, arch] = int(limit)
+                n, limit = line.split()
+                known[n] = int(limit)
     bad = 0
     seen = set()
     print("%-58s %-7s %9s %6s %6s %6s" % ("kernel", "arch", "registers", "stack", "spills", "smem"))
     for k in sorted(kernels, key=lambda k: (k["file"], k["kernel"], k["symbol"], k["arch"])):
         hot = k["kernel"].split("<")[0] in HOT
         spill = k["spill_store"] + k["spill_load"]
-        fail = hot and (spill > known.get((k["kernel"], k["arch"]), 0) or (k["stack"] and not spill))
+        fail = hot and (spill > known.get(k["kernel"].split("<")[0], 0) or (k["stack"] and not spill))
         seen.add(k["kernel"].split("<")[0])
         bad += bool(fail)
         if hot or args.all or k["spill_store"]:
