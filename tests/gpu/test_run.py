@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/gpu/run without a GPU: its bookkeeping, with programs that only say what a device would have said.
+"""tests/gpu/run and resources.py without a GPU: their bookkeeping, with programs that only say what a device would have said.
 
 Counts add up; a unit that fails is named and makes the status 1; what is done is not done again, by another build it is;
 results of two runs merge; a machine without a device gives 77; a unit that the clock cut is left for the next run.
@@ -51,6 +51,40 @@ class Rig:
         return p.returncode, p.stdout, [c for c in calls if c != "--device"]
 
 
+RES = """ptxas info    : Compiling entry function '%s' for 'sm_90a'
+ptxas info    : Function properties for %s
+    %d bytes stack frame, %d bytes spill stores, %d bytes spill loads
+ptxas info    : Used 96 registers, used 1 barriers, 16 bytes smem
+"""
+HOT = ["moe_kernel", "moe_down_sum_kernel", "moe_route_kernel", "choose_kernel", "matmul_kernel", "scan_kernel", "step_kernel", "conv_d_kernel",
+       "conv_p_kernel", "out_p_kernel", "matvec_kernel"]
+
+
+def resources(expect, tmp):
+    """resources.py: hot kernels may spill what is known and no more; others may."""
+    script = os.path.join(os.path.dirname(RUN), "resources.py")
+
+    def report(spills):
+        folder = tempfile.mkdtemp(dir=tmp)
+        with open(os.path.join(folder, "a.cu.res"), "w") as f:
+            for name in HOT + ["plain_kernel"]:
+                symbol = "_Z%d%sILi9ELb1EEv4args" % (len(name), name)
+                f.write(RES % (symbol, symbol, 8 if name in spills else 0, spills.get(name, 0), 0))
+        p = subprocess.run([sys.executable, script, folder, "--all"], stdout=subprocess.PIPE, text=True)
+        return p.returncode, p.stdout
+
+    rc, out = report({})
+    expect(rc == 0 and "moe_kernel<9, true>" in out and "0 hot kernels spill" in out, "no spills: %d, %r" % (rc, out))
+    rc, out = report({"moe_kernel": 4})
+    expect(rc == 1 and "1 hot kernels spill" in out, "a hot kernel spills: %d, %r" % (rc, out))
+    rc, out = report({"plain_kernel": 400, "matvec_kernel": 100})
+    expect(rc == 0, "known and cold spills: %d, %r" % (rc, out))
+    rc, out = report({"matvec_kernel": 100000})
+    expect(rc == 1, "more than known: %d, %r" % (rc, out))
+    p = subprocess.run([sys.executable, script, tmp], stdout=subprocess.PIPE, text=True)
+    expect(p.returncode == 77, "no reports: %d" % p.returncode)
+
+
 def main():
     failed = 0
 
@@ -61,6 +95,7 @@ def main():
             print("FAIL " + text)
 
     with tempfile.TemporaryDirectory() as tmp:
+        resources(expect, tmp)
         rig = Rig(tmp)
         rig.check(device=77)
         rc, out, calls = rig.run("--part", "ops")
