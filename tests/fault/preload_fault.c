@@ -47,6 +47,9 @@ static struct {
         bool ready;
 } state;
 
+/* This thread is in trace(), which allocates; the other threads are counted meanwhile. */
+static __thread bool quiet __attribute__((tls_model("initial-exec")));
+
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
@@ -75,6 +78,7 @@ __attribute__((constructor)) static void begin(void) {
         char words[4096];
         long fd, n;
 
+        (void)backtrace(&(void *){ NULL }, 1); /* loads what it needs, before anything is counted */
         dl_iterate_phdr(on_program, NULL);
         fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
         n = fd < 0 ? 0 : syscall(SYS_read, fd, words, sizeof(words));
@@ -98,19 +102,18 @@ __attribute__((constructor)) static void begin(void) {
 static void trace(void) {
         static const char title[] = "fault at:\n";
         void *frames[12];
-        bool was = state.ready;
 
-        state.ready = false;
+        quiet = true;
         (void)!syscall(SYS_write, 2, title, sizeof(title) - 1);
         backtrace_symbols_fd(frames, backtrace(frames, 12), 2);
-        state.ready = was;
+        quiet = false;
 }
 
 static bool hit(enum kind kind, const void *caller) {
         struct page *p = state.page;
         uintptr_t at = (uintptr_t)caller;
 
-        if (!state.ready || atomic_load_explicit(&p->kind, memory_order_relaxed) != kind || atomic_load(&p->role) != state.role ||
+        if (!state.ready || quiet || atomic_load_explicit(&p->kind, memory_order_relaxed) != kind || atomic_load(&p->role) != state.role ||
             (caller && (at < state.start || at >= state.end)))
                 return false;
         if (atomic_fetch_add(&p->seen, 1) + 1 != atomic_load(&p->nth))
@@ -127,13 +130,13 @@ static bool hit(enum kind kind, const void *caller) {
 /* ---- memory ---- */
 
 static void *count(void *p) {
-        if (state.ready && state.role == BROKER && p)
+        if (state.ready && !quiet && state.role == BROKER && p)
                 atomic_fetch_add(&state.page->live, (int64_t)malloc_usable_size(p));
         return p;
 }
 
 static void uncount(void *p) {
-        if (state.ready && state.role == BROKER && p)
+        if (state.ready && !quiet && state.role == BROKER && p)
                 atomic_fetch_sub(&state.page->live, (int64_t)malloc_usable_size(p));
 }
 
