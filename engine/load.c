@@ -52,8 +52,9 @@ static int refuse(const struct k_mem_info *i, uint64_t need, uint64_t room, cons
 
         return h_error_counts(err, HEARTH_E_model_no_memory, need, room,
                               "%s needs %s of device memory, %s are available: of a budget of %s this daemon's models and its context hold %s, "
-                              "other programs use %s of the card; fewer slots, a shorter context or a smaller KV type would fit", what,
-                              human(need, a), human(room, b), human(i->budget ? i->budget : i->total, c), human(i->ours, d), human(i->others, e));
+                              "other programs use %s of the card%s; fewer slots, a shorter context or a smaller KV type would fit", what,
+                              human(need, a), human(room, b), human(i->budget ? i->budget : i->total, c), human(i->ours, d), human(i->others, e),
+                              i->fixed ? "" : " (or the driver's context does: NVML, which would tell, is not there)");
 }
 
 /* The processor joins the device. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Between model.c and model_load.c. */
+/* Between model.c, model_load.c and model_room.c. */
 
 #include "daemon/broker/model.h"
 
@@ -14,3 +14,11 @@ bool model_may_join(const struct model *m, bool everybody, uint32_t uid);
 void model_unload(struct model *m);
 /* The cache's note of how it is open, for the daemon after this one. */
 void model_note_use(struct model *m);
+
+/* model_room.c. Nobody uses it, and it may leave. */
+bool model_idle(const struct model *m);
+/* Something was or will be freed, in host or in device memory: true. Nothing is disturbed in vain. */
+bool model_make_room(struct server *s, const struct model *for_whom, uint64_t bytes);
+bool model_make_device_room(struct server *s, const struct model *for_whom, uint64_t missing);
+/* Adds to a refusal who has the device's memory, and who would have to go. */
+void model_say_device_holders(struct server *s, const struct model *for_whom, const struct h_error *why, struct h_error *ret);

@@ -116,10 +116,17 @@ bool resolve_profile_matches(const struct model *m, const struct wire_load *load
 
 int resolve_start(struct request *rq, const char *name, const int *fds, size_t n_fds, const struct wire_load *load,
                   struct h_error *err) {
-        struct resolve *rs = h_new0(struct resolve, 1);
+        struct resolve *rs;
         const struct config_model *cm;
         int r;
 
+        if (load && !rq->server->config.cuda && (load->gpu_layers != UINT32_MAX || load->vram_budget)) {
+                for (size_t i = 0; i < n_fds; i++)
+                        fd_close(fds[i]);
+                return h_error_set(err, HEARTH_E_bad_request, "%s says what goes into device memory, but this daemon computes on the CPU; leave it out, "
+                                   "or set backend = cuda in hearth.conf", load->vram_budget ? "vram_budget" : "gpu_layers");
+        }
+        rs = h_new0(struct resolve, 1);
         if (rs)
                 rs->name = h_strdup(name[0] ? name : "(open file)");
         if (!rs || !rs->name) {

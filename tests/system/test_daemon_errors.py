@@ -105,6 +105,8 @@ def model_files():
             SEEN.add("unreadable")  # root may read everything
         fails("context-over-trained", lambda: c.call("load", {"model": "tiny", "n_ctx": 5000}))
         fails("kv-type", lambda: c.call("load", {"model": "tiny", "kv": "q3"}))
+        fails("no-gpu-to-place", lambda: c.call("load", {"model": "tiny", "gpu_layers": 3}))
+        fails("no-gpu-to-place", lambda: c.call("load", {"model": "tiny", "vram_budget": 1 << 30}))
         # None of that disturbed the stream.
         c.call("credit", {"request": running, "n": 1000})
         assert list(c.events(running))[-1][2]["n_generated"] == 400
