@@ -335,6 +335,33 @@ static void test_cache_outlives(void **state) {
         buf_free(&text);
 }
 
+/* A copy whose model left the device stays, charged as before, for who asks next, until its time is over or the room is needed. */
+static void test_cache_keeps(void **state) {
+        struct source one = { .n = 1, .keys = { { .ino = 1, .size = 3 } } };
+        struct fill_result r = { .memfd = -1, .bytes = 10, .hash = { 1 } };
+        struct reservation held = {};
+        struct content *a, *b;
+        struct ledger l;
+        struct cache c;
+        bool known;
+
+        ledger_init(&l, 100);
+        cache_init(&c);
+        assert_int_equal(ledger_reserve(&l, &held, 10, "a", NULL), 0);
+        a = cache_add(&c, &one, &r, &held, &known);
+        b = cache_find(&c, &one);
+        assert_null(cache_keep(&c, b, 50)); /* another model still has it: nothing to keep */
+        assert_null(cache_keep(&c, a, 100));
+        assert_int_equal(l.used, 10);
+        cache_drop_kept(&c, 100);
+        assert_ptr_equal(cache_find(&c, &one), a);
+        assert_null(cache_keep(&c, a, 100));
+        cache_drop_kept(&c, 101);
+        assert_int_equal(l.used, 0);
+        assert_null(cache_find(&c, &one));
+        cache_done(&c);
+}
+
 static void test_quotas(void **state) {
         struct h_error err = {};
         struct config c;
@@ -430,7 +457,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
-                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_quotas),
+                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_cache_keeps), cmocka_unit_test(test_quotas),
                 cmocka_unit_test(test_access), cmocka_unit_test(test_apply),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
