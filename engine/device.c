@@ -78,6 +78,7 @@ int eng_device_open(const struct eng_device_options *o, struct eng_device **ret,
 struct eng_device *eng_device_close(struct eng_device *d) {
         if (d) {
                 d->k->ops->close(d->k);
+                free(d->profile);
                 free(d);
         }
         return NULL;

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "engine/place.h"
+#include "engine/profile.h"
 #include "kernels/mixed.h"
 
 #define GRAPH_BYTES ((uint64_t)64 << 20) /* step graphs of a context: measured below that for 80 layers */
@@ -129,17 +130,45 @@ static void mixed_shape(const struct eng_desc *d, struct k_mixed_shape *s) {
 }
 
 /*
- * What one generated token costs without context: what the device reads at six
- * tenths of its memory's rate, what lies in host memory at the measured rates,
- * and a layer's launches. Prompts: 512 rows against one passage of the rest.
+ * Seconds that the device takes for the matrices of one generated token: at the
+ * rates of their types in the card profile, else at six tenths of its memory's
+ * rate. 0: not known.
+ */
+static double device_seconds(const struct eng_model *m, const struct place *p) {
+        const struct profile *pr = m->d->profile;
+        double memory = pr && pr->memory_read > 0 ? pr->memory_read : m->d->o.backend == ENG_CUDA ? k_cuda_memory_rate(m->d->o.ordinal) : 0, t = 0;
+
+        if (memory <= 0)
+                return 0;
+        if (!pr)
+                return (double)p->step_device / (0.6 * memory);
+        for (uint32_t i = 0; i < m->im->header->n_tensors; i++) {
+                const struct image_row *r = &m->im->rows[i];
+                const struct profile_rate *rate = profile_find(pr, (enum k_type)r->type, false, 1);
+
+                if (!p->of || p->of[i] == K_PLACE_DEVICE)
+                        t += (double)place_step_bytes(m->im, r) / (rate && rate->bytes_s > 0 ? rate->bytes_s : 0.6 * memory);
+        }
+        return t;
+}
+
+/*
+ * What one generated token costs without context: what the device multiplies
+ * with, what lies in host memory at the measured rates, and a layer's launches.
+ * Prompts: 512 rows against one passage of the rest. Of a processor alone only
+ * its profile says something.
  */
 void model_expect(struct eng_model *m) {
         const struct place *p = tensors_place(m->t);
-        double device = k_cuda_memory_rate(m->d->o.ordinal), host = m->placement.host_computes ? m->d->host_rate : m->d->bus_rate, t;
+        double t = device_seconds(m, p), host = m->placement.host_computes ? m->d->host_rate : m->d->bus_rate;
 
-        if (!p->of || m->d->o.backend != ENG_CUDA || device <= 0 || (p->step_host && host <= 0))
+        if (m->d->o.backend == ENG_CPU && !p->of) {
+                m->placement.decode_tok_s = t > 0 ? 1 / t : 0;
                 return;
-        t = (double)p->step_device / (0.6 * device) + m->desc->n_layer * 15e-6;
+        }
+        if (!p->of || m->d->o.backend != ENG_CUDA || t <= 0 || (p->step_host && host <= 0))
+                return;
+        t += m->desc->n_layer * 15e-6;
         if (p->step_host)
                 t += (double)p->step_host / host + (m->desc->n_layer - m->placement.n_device) * (m->placement.host_computes ? 200e-6 : 0);
         m->placement.decode_tok_s = 1 / t;

@@ -177,6 +177,11 @@ static uint64_t step_bytes(const struct eng_image *im, const struct image_row *r
         return r->bytes / n * used;
 }
 
+uint64_t place_step_bytes(const struct eng_image *im, const struct image_row *r) {
+        struct unit u = unit_of(im, r);
+        return step_bytes(im, r, &u);
+}
+
 /* The tensors of the device, in the order of the image, one behind the other. */
 static int assign(const struct eng_image *im, const struct place_wish *w, const struct sums *s, const struct cut *c, struct place *p) {
         uint32_t n = im->header->n_tensors;

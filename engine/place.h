@@ -31,4 +31,6 @@ struct place {
 
 /* model_no_memory if what must be in device memory doesn't fit. */
 int place_plan(const struct eng_image *im, const struct place_wish *w, struct place *ret, struct h_error *err);
+/* Bytes of this tensor that a generated token reads; of experts those that are used. */
+uint64_t place_step_bytes(const struct eng_image *im, const struct image_row *r);
 void place_free(struct place *p);

@@ -100,6 +100,7 @@ void config_done(struct config *c) {
         free(c->file);
         free(c->socket);
         free(c->worker);
+        free(c->profile_dir);
         model_dirs_unref(c->dirs);
         for (int i = 0; i < _ACCESS_MAX; i++)
                 access_rule_done(&c->access[i]);

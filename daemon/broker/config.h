@@ -42,6 +42,7 @@ struct config {
         char *socket;           /* NULL: the default of the mode */
         struct model_dirs *dirs; /* never NULL after config_init() */
         char *worker;           /* path of hearth-worker */
+        char *profile_dir;      /* NULL: nowhere */
         enum log_level log_level;
 
         uint64_t host_budget;   /* bytes of the model cache and of contexts in host memory; 0: derived */

@@ -215,6 +215,7 @@ int main(int argc, char **argv) {
         o.home = getenv("HOME");
         o.xdg_config_home = getenv("XDG_CONFIG_HOME");
         o.xdg_data_home = getenv("XDG_DATA_HOME");
+        o.xdg_state_home = getenv("XDG_STATE_HOME");
         r = options_parse(&o, argc, argv);
         if (r) {
                 options_done(&o);

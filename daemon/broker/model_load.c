@@ -510,8 +510,11 @@ void model_on_opened(struct model *m, const struct wk_open_reply *b) {
                 (void)ledger_reserve(&s->device, &m->device, m->device_bytes, model_holder(m, holder), &ignored);
                 s->device.budget = budget;
                 note_placement(m, b);
-        } else
+        } else {
+                if (b->tokens_per_s > 0) /* the processor has a profile */
+                        snprintf(m->placement, sizeof(m->placement), "in host memory; about %.3g tokens/s", b->tokens_per_s);
                 r = ledger_reserve(&s->ledger, &m->context, context_bytes, model_holder(m, holder), &err);
+        }
         if (r == 0)
                 r = model_pin_recount(m, &err);
         if (r < 0) {

@@ -180,6 +180,19 @@ static int default_dir(const struct options *o, struct config *c, struct h_error
         return data ? config_add_model_dir(c, data, err) : 0;
 }
 
+static int default_profile_dir(const struct options *o, struct config *c) {
+        _cleanup_(freep) char *dir = NULL;
+
+        if (c->profile_dir)
+                return 0;
+        if (!c->user_mode)
+                return set_string(&c->profile_dir, "/var/lib/hearth");
+        dir = join(o->xdg_state_home, "/hearth");
+        if (!dir)
+                dir = join(o->home, "/.local/state/hearth");
+        return dir ? set_string(&c->profile_dir, dir) : 0;
+}
+
 int options_load(const struct options *o, struct config *c, struct h_error *err) {
         int r = config_init(c);
 
@@ -197,5 +210,7 @@ int options_load(const struct options *o, struct config *c, struct h_error *err)
                 r = set_string(&c->worker, o->worker);
         if (r == 0 && o->log_level && !log_level_parse(o->log_level, &c->log_level))
                 r = h_error_set(err, HEARTH_E_bad_request, "--log-level is one of error, warning, info, debug, not \"%s\"", o->log_level);
+        if (r == 0)
+                r = default_profile_dir(o, c);
         return r == 0 ? find_worker(c) : r;
 }

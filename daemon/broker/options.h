@@ -17,7 +17,7 @@ struct options {
         const char *socket, *worker, *log_level;
         const char *dirs[CONFIG_MAX_DIRS];
         size_t n_dirs;
-        const char *home, *xdg_config_home, *xdg_data_home; /* of the environment */
+        const char *home, *xdg_config_home, *xdg_data_home, *xdg_state_home; /* of the environment */
 };
 
 /* 0: go on; otherwise the exit status plus 1. */

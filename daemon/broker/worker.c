@@ -352,6 +352,7 @@ static void start(struct server *s) {
         msg.backend = s->config.cuda ? "cuda" : "cpu";
         msg.threads = s->config.threads;
         msg.vram_budget = s->config.vram_budget;
+        msg.profile_dir = s->config.profile_dir ? s->config.profile_dir : "";
         r = wk_encode_hello(&b, 0, &msg, &err);
         if (r == 0 && !(p = h_new0(struct worker_process, 1)))
                 r = -ENOMEM;

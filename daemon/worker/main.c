@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hearth-worker: the program that touches models. Started by hearthd with its
- * channel as fd 3; --inspect is for people and the CLI.
+ * channel as fd 3; --inspect and --calibrate are for people and the CLI.
  */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -50,6 +51,40 @@ static void first_in_line(void) {
         }
 }
 
+/* [--json] [--quick] [--backend NAME] [--threads N] DIR: likewise. */
+static int calibrate(const struct log *log, int n, char **words) {
+        struct calibrate_wish w = {};
+        bool bad = false;
+
+        for (int i = 0; i < n && !bad; i++) {
+                const char *next = i + 1 < n ? words[i + 1] : "";
+                char *end;
+
+                if (strcmp(words[i], "--json") == 0)
+                        w.json = true;
+                else if (strcmp(words[i], "--quick") == 0)
+                        w.quick = true;
+                else if (strcmp(words[i], "--backend") == 0) {
+                        w.backend = strcmp(next, "cuda") == 0 ? CALIBRATE_CUDA : CALIBRATE_CPU;
+                        bad = w.backend == CALIBRATE_CPU && strcmp(next, "cpu") != 0;
+                        i++;
+                } else if (strcmp(words[i], "--threads") == 0) {
+                        unsigned long v = strtoul(next, &end, 10);
+                        bad = *next < '0' || *next > '9' || *end || v > 4096;
+                        w.threads = (uint32_t)v;
+                        i++;
+                } else if (!w.dir)
+                        w.dir = words[i];
+                else
+                        bad = true;
+        }
+        if (bad || !w.dir || !*w.dir) {
+                fprintf(stderr, "%s: --calibrate takes a directory; --backend is cpu or cuda, --threads at most 4096\n", log->program);
+                return 64;
+        }
+        return worker_calibrate(log, &w);
+}
+
 int main(int argc, char **argv) {
         struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
         enum sandbox_wish wish;
@@ -58,6 +93,11 @@ int main(int argc, char **argv) {
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
                 return inspect(&(struct log){ .level = LOG_LEVEL_INFO, .program = strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker" },
                                argc - 2, argv + 2);
+        if (argc >= 3 && strcmp(argv[1], "--calibrate") == 0) {
+                setenv("CUDA_MODULE_LOADING", "EAGER", 0); /* as when serving */
+                return calibrate(&(struct log){ .level = LOG_LEVEL_INFO, .program = strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker" },
+                                 argc - 2, argv + 2);
+        }
         if (argc == 2 && strcmp(argv[1], "--version") == 0) {
                 puts("hearth-worker " HEARTH_VERSION);
                 return 0;
@@ -65,6 +105,7 @@ int main(int argc, char **argv) {
         if (argc != 3 || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) || !sandbox_wish_parse(argv[2], &wish) ||
             !has_channel()) {
                 fputs("Usage: hearth-worker --inspect [--json] [--verify] FILE\n"
+                      "       hearth-worker --calibrate [--json] [--quick] [--backend cpu|cuda] [--threads N] DIR\n"
                       "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n", stderr);
                 return 64;
         }

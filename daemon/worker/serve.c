@@ -77,9 +77,11 @@ static int start_threads(struct worker *w) {
 }
 
 /* The device first: its driver opens files and nodes. Then no more rights than serving takes, and only then anybody's bytes. */
-static int begin(struct worker *w, const struct eng_device_options *o, struct h_error *err) {
+static int begin(struct worker *w, const struct eng_device_options *o, const char *profile_dir, struct h_error *err) {
         int r = eng_device_open(o, &w->device, err);
 
+        if (r == 0 && profile_dir[0])
+                worker_use_profile(&w->log, w->device, profile_dir, o->backend == ENG_CUDA);
         if (r == 0)
                 r = sandbox_enter(o->backend == ENG_CPU ? SANDBOX_SERVE_CPU : SANDBOX_SERVE_DEVICE, w->wish, &(struct sandbox_bounds){ .memfd = -1 },
                                   &w->log, true, err);
@@ -105,7 +107,7 @@ static void on_hello(struct worker *w, uint32_t id, const struct wk_hello *m) {
         else if (!cuda && strcmp(m->backend, "cpu") != 0)
                 r = h_error_set(&err, HEARTH_E_no_device, "this worker has no backend \"%s\"", m->backend);
         else if (!w->device)
-                r = begin(w, &o, &err);
+                r = begin(w, &o, m->profile_dir ? m->profile_dir : "", &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "opening the device");
                 send_error(w, id, &err);

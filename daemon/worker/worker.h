@@ -110,6 +110,13 @@ struct worker {
 int worker_serve(const struct log *log, enum sandbox_wish wish); /* --serve */
 int worker_fill(const struct log *log, enum sandbox_wish wish);  /* --fill */
 int worker_inspect(const struct log *log, const char *path, bool json, bool verify); /* --inspect */
+struct calibrate_wish { const char *dir; enum { CALIBRATE_ANY, CALIBRATE_CPU, CALIBRATE_CUDA } backend; uint32_t threads; bool json, quick; };
+int worker_calibrate(const struct log *log, const struct calibrate_wish *wish); /* --calibrate */
+
+/* profile.c: the file of a device's profile in this directory. */
+int worker_profile_path(const char *dir, bool cuda, char **ret);
+/* Uses it if it is there and holds; else says why not. */
+void worker_use_profile(const struct log *log, struct eng_device *d, const char *dir, bool cuda);
 
 /* model.c: the loader's job; afterwards the engine has it, or the broker an error. */
 void wmodel_open(struct job *j);

@@ -248,6 +248,48 @@ def test_inspect():
         assert b"the engine can run it" in r.stderr, r.stderr
 
 
+def test_calibrate():
+    """the profile lies where one's own daemon looks, which expects by it; one that doesn't hold is not used, and its log says why"""
+    with World() as w:
+        path = w.home / "state/hearth/card-profile-cpu.json"
+        r = w.run("calibrate", "--quick", "--backend", "cpu")
+        check(r, 0, f"written to {path}; too rough to be used")
+        assert b"host memory, read by    1 thread" in r.stdout and b"\nIQ4_XS " in r.stdout, r.stdout
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert os.listdir(path.parent) == [path.name]
+        profile = json.loads(path.read_text())
+        other = w.home / "elsewhere"
+        other.mkdir()
+        r = w.run("calibrate", "--quick", "--backend", "cpu", "--json", "--threads", "1", "--profile-dir", str(other))
+        check(r, 0)
+        assert r.stdout == (other / path.name).read_bytes()
+        one = json.loads(r.stdout)
+        assert one["version"] == 1 and one["quick"] and "1 thread)" in one["card"], one["card"]
+        kinds = [(p["type"], p["role"], p["batch"]) for p in one["products"]]
+        assert kinds == [(p["type"], p["role"], p["batch"]) for p in profile["products"]] and len(set(kinds)) == len(kinds)
+        assert {t for t, _, _ in kinds} >= {"F32", "Q4_0", "Q8_0", "Q6_K", "MXFP4"}
+        check(w.run("calibrate", "word"), 64, "takes no words")
+        check(w.run("calibrate", "--backend", "tpu"), 64, "cpu or cuda, not 'tpu'")
+        check(w.run("calibrate", "--quick", "--backend", "cpu", "--profile-dir", "/nonexistent"), 74, "/nonexistent, where the profile goes")
+        check(w.run("calibrate", "--quick", "--backend", "cpu", "--threads", "5000"), 64, "--threads at most 4096")
+
+    def change(**values):
+        return json.dumps(profile | {"quick": False} | values)
+
+    for text, log, expected in ((change(), "holds for this device", True), (json.dumps(profile), "measured with --quick", False),
+                                (change(build="0" * 40), "another build of hearth-worker", False), (change(card="no such"), "another device", False),
+                                (change(version=2), "version 2, this program reads 1", False), (change(launch_s=-1), '"launch_s" must be', False),
+                                (change()[:-9], "line 1", False)):
+        with World() as w:
+            path = w.home / "state/hearth/card-profile-cpu.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
+            check(w.run("load", "tiny"), 0)
+            r = w.run("models")
+            assert (b"in host memory; about " in r.stdout) == expected, (log, r.stdout)
+            assert log in (w.home / "hearth/hearthd.log").read_text(), log
+
+
 def test_refused_before_the_copy():
     """a model that can't be run is refused from its metadata and takes no memory"""
     with World() as w:

@@ -311,7 +311,7 @@ def test_usage():
         check(f.run("run", "--temprature", "1"), 64, "", "Did you mean --temperature?")
         check(f.run(), 64, "", "usage: hearth COMMAND")
         check(f.run("--help"), 0, err="")
-        for command in ("run", "chat", "fim", "models", "load", "unload", "ps", "status", "doctor", "inspect", "tokenize", "detokenize", "embed",
+        for command in ("run", "chat", "fim", "models", "load", "unload", "ps", "status", "doctor", "inspect", "calibrate", "tokenize", "detokenize", "embed",
                         "completion", "version"):
             r = f.run(command, "--help")
             check(r, 0, err="")

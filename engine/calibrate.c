@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rates of memory and copies, then each type's products: generated rows against
+ * weights that come from memory (more copies of the matrix than a cache holds),
+ * prompt rows against one. The best of several rounds counts: what disturbs a
+ * round only ever makes it slower.
+ */
+#include "engine/calibrate.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "engine/device.h"
+#include "kernels/measure.h"
+
+#define MAX_COPIES 64u
+#define DIFFERENT_BLOCKS 251u /* prime: rows begin with different ones */
+#define CHECKED_ROWS 16u
+#define LIMIT 2e-2 /* of the error's norm: int8 activations are about 0.5e-2 off */
+
+static const uint32_t batches[] = { 1, 8, 32 };
+
+struct shape {
+        uint32_t rows, cols, prompt;
+        size_t memory;                  /* bytes of weights to go through */
+        double seconds;                 /* of a figure */
+};
+
+struct calibration {
+        struct k_dev *k;
+        const struct k_ops *ops;
+        const struct eng_calibrate *o;
+        struct profile *p;
+        struct h_error *err;
+        bool cuda;
+        struct shape s;
+        uint32_t max_batch;
+        float *x, *y, *host_x, *host_y;
+        void *xq;
+        char what[48];
+};
+
+static double now(void) {
+        struct timespec ts;
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+static void tell(const struct calibration *c, const char *what) {
+        if (c->o->progress)
+                c->o->progress(c->o->ud, what);
+}
+
+static int device_failed(const struct calibration *c, int r, const char *what) {
+        return h_error_set(c->err, r == -ENOMEM ? HEARTH_E_no_memory : r == -EIO ? HEARTH_E_device_lost : HEARTH_E_internal, "measuring %s: %s", what,
+                           r == -EIO ? c->ops->last_error(c->k) : strerror(-r));
+}
+
+/* ---- the host's memory ---- */
+
+/* The readers start together, or, if one can't be had, leave together. */
+struct gate {
+        pthread_mutex_t lock;
+        pthread_cond_t moved;
+        enum { GATE_SHUT, GATE_GO, GATE_LEAVE } state;
+};
+
+struct reader {
+        pthread_t thread;
+        const uint64_t *p;
+        size_t n;
+        struct gate *gate;
+        uint64_t sum;                   /* so that the reads are used */
+};
+
+#define READ_ROUNDS 3
+
+static void *read_memory(void *arg) {
+        struct reader *r = arg;
+        uint64_t s[8] = {};
+        bool go;
+
+        pthread_mutex_lock(&r->gate->lock);
+        while (r->gate->state == GATE_SHUT)
+                pthread_cond_wait(&r->gate->moved, &r->gate->lock);
+        go = r->gate->state == GATE_GO;
+        pthread_mutex_unlock(&r->gate->lock);
+        for (uint32_t k = 0; go && k < READ_ROUNDS; k++)
+                for (size_t i = 0; i + 8 <= r->n; i += 8)
+                        for (size_t j = 0; j < 8; j++)
+                                s[j] += r->p[i + j] ^ k;
+        for (int j = 0; j < 8; j++)
+                r->sum += s[j];
+        return NULL;
+}
+
+static int read_with(const uint64_t *mem, size_t words, uint32_t threads, double *ret_rate) {
+        _cleanup_(freep) struct reader *r = h_new0(struct reader, threads);
+        struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER };
+        const size_t each = words / threads;
+        uint32_t made = 0;
+        double t;
+        int e = 0;
+
+        if (!r)
+                return -ENOMEM;
+        while (e == 0 && made < threads) {
+                r[made] = (struct reader){ .p = mem + each * made, .n = each, .gate = &gate };
+                e = -pthread_create(&r[made].thread, NULL, read_memory, &r[made]);
+                made += e == 0;
+        }
+        pthread_mutex_lock(&gate.lock);
+        t = now();
+        gate.state = e == 0 ? GATE_GO : GATE_LEAVE;
+        pthread_cond_broadcast(&gate.moved);
+        pthread_mutex_unlock(&gate.lock);
+        for (uint32_t i = 0; i < made; i++)
+                pthread_join(r[i].thread, NULL);
+        t = now() - t;
+        if (e < 0)
+                return e;
+        *ret_rate = (double)(each * threads) * sizeof(uint64_t) * READ_ROUNDS / MAX(t, 1e-9);
+        return 0;
+}
+
+static int measure_host(struct calibration *c) {
+        size_t bytes = c->o->quick ? (size_t)4 << 20 : (size_t)256 << 20;
+        uint64_t *mem = h_malloc(bytes);
+        uint32_t cores, n = 1;
+        cpu_set_t set;
+        int r = 0;
+
+        if (!mem)
+                return device_failed(c, -ENOMEM, "the host's memory");
+        memset(mem, 1, bytes);
+        cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+        tell(c, "host memory");
+        while (r == 0 && c->p->n_cpu < PROFILE_MAX_CPU) {
+                struct profile_cpu *pc = &c->p->cpu[c->p->n_cpu];
+
+                pc->threads = n;
+                for (int i = 0; r == 0 && i < (c->o->quick ? 1 : 3); i++) {
+                        double rate = 0;
+                        r = read_with(mem, bytes / 8, n, &rate);
+                        pc->bytes_s = rate > pc->bytes_s ? rate : pc->bytes_s;
+                }
+                c->p->n_cpu += r == 0;
+                if (n == cores)
+                        break;
+                n = MIN(2 * n, cores);
+        }
+        free(mem);
+        if (r < 0)
+                return device_failed(c, r, "the host's memory");
+        for (uint32_t i = 0; !c->cuda && i < c->p->n_cpu; i++)
+                c->p->memory_read = c->p->cpu[i].bytes_s > c->p->memory_read ? c->p->cpu[i].bytes_s : c->p->memory_read;
+        return 0;
+}
+
+/* ---- the card's memory and the way there ---- */
+
+static void keep_best(double *rate, size_t bytes, double seconds) {
+        double v = (double)bytes / (seconds > 0 ? seconds : 1e-9);
+        *rate = v > *rate ? v : *rate;
+}
+
+static int measure_copies(struct calibration *c, void *dev, void *host, size_t bytes) {
+        struct profile *p = c->p;
+        double t = 0;
+        int r = 0;
+
+        for (int i = 0; r >= 0 && i < (c->o->quick ? 2 : 6); i++) {
+                t = now();
+                r = c->ops->load(c->k, dev, host, bytes);
+                if (r >= 0)
+                        r = c->ops->load_wait(c->k);
+                if (r >= 0)
+                        keep_best(&p->upload, bytes, now() - t);
+                t = now();
+                if (r >= 0)
+                        r = c->ops->download(c->k, host, dev, bytes);
+                if (r >= 0)
+                        keep_best(&p->download, bytes, now() - t);
+                if (r >= 0)
+                        r = k_cuda_read_time(c->k, host, bytes, &t);
+                if (r >= 0)
+                        keep_best(&p->host_read, bytes, t);
+        }
+        return r;
+}
+
+static int measure_card(struct calibration *c) {
+        size_t device_bytes = c->o->quick ? (size_t)64 << 20 : (size_t)2 << 30, host_bytes = c->o->quick ? (size_t)16 << 20 : (size_t)256 << 20;
+        void *dev = c->ops->mem_alloc(c->k, device_bytes), *host = c->ops->host_alloc(c->k, host_bytes);
+        double t = 0;
+        int r = dev && host ? 0 : -ENOMEM;
+
+        tell(c, "the card's memory");
+        if (r == 0)
+                memset(host, 1, host_bytes);
+        if (r == 0)
+                r = c->ops->zero(c->k, dev, device_bytes);
+        for (int i = 0; r >= 0 && i < (c->o->quick ? 2 : 8); i++) {
+                r = k_cuda_read_time(c->k, dev, device_bytes, &t);
+                if (r >= 0)
+                        keep_best(&c->p->memory_read, device_bytes, t);
+        }
+        if (r >= 0)
+                r = measure_copies(c, dev, host, host_bytes);
+        for (int i = 0; r >= 0 && i < 3; i++) {
+                r = k_cuda_launch_time(c->k, 1000, &t);
+                if (r >= 0 && (c->p->launch_s <= 0 || t < c->p->launch_s))
+                        c->p->launch_s = t;
+        }
+        c->ops->mem_free(c->k, dev);
+        if (host)
+                c->ops->host_free(c->k, host);
+        return r < 0 ? device_failed(c, r, "the card's memory") : 0;
+}
+
+/* ---- products ---- */
+
+/* Random blocks whose values are moderate numbers; the first DIFFERENT_BLOCKS again and again. */
+static void random_weights(enum k_type t, size_t n_blocks, uint8_t *dst) {
+        uint32_t seed = 1, bytes = k_type_bytes(t), block = k_type_block(t);
+        float v[256];
+
+        for (size_t b = 0; b < n_blocks; b++, dst += bytes) {
+                bool ok = false;
+
+                if (b >= DIFFERENT_BLOCKS) {
+                        memcpy(dst, dst - (size_t)DIFFERENT_BLOCKS * bytes, bytes);
+                        continue;
+                }
+                while (!ok) {
+                        for (uint32_t i = 0; i < bytes; i++)
+                                dst[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+                        k_decode(t, dst, v, block);
+                        ok = true;
+                        for (uint32_t i = 0; i < block; i++)
+                                ok = ok && v[i] > -1e4f && v[i] < 1e4f;
+                }
+        }
+}
+
+/* A step of n rows with each of the first n_w matrices. */
+static int step(struct calibration *c, const struct k_weight *w, uint32_t n_w, uint32_t n, bool prompt) {
+        struct k_batch b = { .n = n, .n_d = prompt ? 0 : n, .n_seq = 1 };
+        struct k_act x = { .f = c->x, .q = c->xq, .cols = c->s.cols };
+        int r = c->ops->batch_begin(c->k, &b), e;
+
+        if (r < 0)
+                return r;
+        for (uint32_t i = 0; r >= 0 && i < n_w; i++) {
+                struct k_linear_args a = { .x = &x, .n_out = 1, .n_rows = n, .n_d = b.n_d };
+
+                a.out[0].w = &w[i];
+                a.out[0].y = c->y;
+                a.out[0].y_stride = w[i].rows;
+                r = c->ops->linear(c->k, &b, &a);
+        }
+        e = c->ops->batch_end(c->k, &b);
+        if (r >= 0)
+                r = e;
+        return r < 0 ? r : c->ops->sync(c->k);
+}
+
+/*
+ * The product against decoded weights in float64. Rounding is measured by the
+ * terms' norm, which their sum has on average: sums that happen to cancel don't count.
+ */
+static int compare(struct calibration *c, const struct k_weight *w, const uint8_t *file, size_t row_bytes, uint32_t n, bool prompt) {
+        _cleanup_(freep) float *row = h_malloc((size_t)c->s.cols * sizeof(float));
+        double off = 0, norm = 0;
+        int r;
+
+        if (!row)
+                return device_failed(c, -ENOMEM, c->what);
+        r = step(c, w, 1, n, prompt);
+        if (r >= 0)
+                r = c->ops->download(c->k, c->host_y, c->y, (size_t)n * w->rows * sizeof(float));
+        if (r < 0)
+                return device_failed(c, r, c->what);
+        for (uint32_t i = 0; i < CHECKED_ROWS; i++) {
+                uint32_t at = (uint32_t)((uint64_t)i * (w->rows - 1) / (CHECKED_ROWS - 1));
+
+                k_decode(w->type, file + at * row_bytes, row, c->s.cols);
+                for (uint32_t k = 0; k < n; k++) {
+                        double want = 0, is = c->host_y[(size_t)k * w->rows + at];
+
+                        for (uint32_t j = 0; j < c->s.cols; j++) {
+                                double v = (double)row[j] * c->host_x[(size_t)k * c->s.cols + j];
+
+                                want += v;
+                                norm += v * v;
+                        }
+                        off += (is - want) * (is - want);
+                }
+        }
+        if (!(off <= LIMIT * LIMIT * norm))
+                return h_error_set(c->err, HEARTH_E_internal, "%s of %u rows on this device are off by %.3g of their size (at most %g is rounding); "
+                                   "nothing was kept", c->what, n, sqrt(off / norm), LIMIT);
+        return 0;
+}
+
+static int best(struct calibration *c, const struct k_weight *w, uint32_t n_w, uint32_t n, bool prompt, double *ret_s) {
+        /* A card's step is recorded by the first runs and replayed by the later ones. */
+        const uint32_t warm = c->cuda ? 3 : 1;
+        double least = INFINITY, end = now() + c->s.seconds;
+
+        for (uint32_t i = 0; i < warm + 2 || now() < end; i++) {
+                double t = now();
+                int r = step(c, w, n_w, n, prompt);
+
+                if (r < 0)
+                        return device_failed(c, r, c->what);
+                t = now() - t;
+                if (i >= warm && t < least)
+                        least = t;
+        }
+        *ret_s = MAX(least, 1e-9) / n_w;
+        return 0;
+}
+
+static int add_rate(struct calibration *c, const struct k_weight *w, size_t bytes, uint32_t n_w, uint32_t n, bool prompt) {
+        struct profile_rate *pr = &c->p->rate[c->p->n_rate];
+        double s = 0;
+        int r = best(c, w, n_w, n, prompt, &s);
+
+        if (r < 0)
+                return r;
+        *pr = (struct profile_rate){ .type = w->type, .prompt = prompt, .batch = n, .rows = w->rows, .cols = w->cols, .bytes_s = (double)bytes / s,
+                                     .flop_s = 2.0 * w->rows * w->cols * n / s };
+        c->p->n_rate++;
+        return 0;
+}
+
+static int measure_all(struct calibration *c, const struct k_weight *w, size_t bytes, uint32_t n_w, const uint8_t *file, size_t row_bytes) {
+        int r = 0;
+
+        for (size_t i = 0; r == 0 && i < ELEMENTSOF(batches); i++) {
+                r = compare(c, w, file, row_bytes, batches[i], false);
+                if (r == 0)
+                        r = add_rate(c, w, bytes, n_w, batches[i], false);
+        }
+        if (r == 0)
+                r = compare(c, w, file, row_bytes, MIN(c->s.prompt, 32u), true);
+        return r == 0 ? add_rate(c, w, bytes, 1, c->s.prompt, true) : r;
+}
+
+static int measure_type(struct calibration *c, enum k_type t) {
+        const struct k_ops *ops = c->ops;
+        enum k_layout layout = ops->layout_pick(t, c->s.rows, c->s.cols, false);
+        size_t row_bytes, bytes = ops->layout_bytes(t, layout, c->s.rows, c->s.cols), stride = (bytes + 255) & ~(size_t)255;
+        uint32_t copies = (uint32_t)MIN(c->s.memory / stride + 1, (size_t)MAX_COPIES);
+        struct k_weight w[MAX_COPIES];
+        uint8_t *file = NULL, *image = NULL, *dev = NULL;
+        int r = 0;
+
+        if (!k_type_row_bytes(t, c->s.cols, &row_bytes))
+                return 0;
+        snprintf(c->what, sizeof(c->what), "products of %s", k_type_name(t));
+        tell(c, c->what);
+        file = h_malloc(row_bytes * c->s.rows);
+        image = h_malloc(bytes);
+        dev = ops->mem_alloc(c->k, stride * copies);
+        if (!file || !image || !dev)
+                r = -ENOMEM;
+        if (r == 0) {
+                random_weights(t, (size_t)c->s.rows * c->s.cols / k_type_block(t), file);
+                r = ops->repack(t, layout, c->s.rows, c->s.cols, file, image);
+        }
+        for (uint32_t i = 0; r >= 0 && i < copies; i++) {
+                w[i] = (struct k_weight){ .type = t, .layout = layout, .rows = c->s.rows, .cols = c->s.cols, .data = dev + i * stride };
+                r = i == 0 ? ops->upload(c->k, dev, image, bytes) : ops->copy(c->k, dev + i * stride, dev, bytes);
+        }
+        r = r < 0 ? device_failed(c, r, c->what) : measure_all(c, w, bytes, copies, file, row_bytes);
+        free(file);
+        free(image);
+        if (dev)
+                ops->mem_free(c->k, dev);
+        return r;
+}
+
+static int measure_products(struct calibration *c) {
+        const size_t in = (size_t)c->max_batch * c->s.cols, out = (size_t)c->max_batch * c->s.rows;
+        int r = c->ops->reserve ? c->ops->reserve(c->k, c->max_batch, MAX(c->s.cols, c->s.rows), 1, 1) : 0;
+
+        c->host_x = h_malloc(in * sizeof(float));
+        c->host_y = h_malloc(out * sizeof(float));
+        c->x = c->ops->mem_alloc(c->k, in * sizeof(float));
+        c->y = c->ops->mem_alloc(c->k, out * sizeof(float));
+        c->xq = c->ops->mem_alloc(c->k, c->ops->act_q_bytes(c->max_batch, c->s.cols));
+        if (r >= 0 && (!c->host_x || !c->host_y || !c->x || !c->y || !c->xq))
+                r = -ENOMEM;
+        if (r >= 0) {
+                for (size_t i = 0; i < in; i++)
+                        c->host_x[i] = (float)((uint32_t)i * 2654435761u >> 16) / 32768 - 1;
+                r = c->ops->upload(c->k, c->x, c->host_x, in * sizeof(float));
+        }
+        if (r < 0)
+                r = device_failed(c, r, "products");
+        for (unsigned t = 0; r == 0 && t < _K_TYPE_MAX; t++)
+                if (t != K_I32)
+                        r = measure_type(c, (enum k_type)t);
+        free(c->host_x);
+        free(c->host_y);
+        c->ops->mem_free(c->k, c->x);
+        c->ops->mem_free(c->k, c->y);
+        c->ops->mem_free(c->k, c->xq);
+        return r;
+}
+
+/* ---- what it is known by ---- */
+
+static void processor_name(char *out, size_t n) {
+        char line[256];
+        FILE *f = fopen("/proc/cpuinfo", "re");
+
+        snprintf(out, n, "processor");
+        while (f && fgets(line, sizeof(line), f)) {
+                char *colon = strchr(line, ':');
+
+                if (strncmp(line, "model name", 10) != 0 || !colon)
+                        continue;
+                line[strcspn(line, "\n")] = 0;
+                snprintf(out, n, "%s", colon + 1 + strspn(colon + 1, " "));
+                break;
+        }
+        if (f)
+                fclose(f);
+}
+
+int eng_device_key(struct eng_device *d, struct profile_key *ret, struct h_error *err) {
+        struct profile_key k = {};
+        struct k_card_id id;
+        char name[100];
+        int r;
+
+        build_id(k.build);
+        snprintf(k.backend, sizeof(k.backend), "%s", d->o.backend == ENG_CPU ? "cpu" : "cuda");
+        if (d->o.backend == ENG_CPU) {
+                /* Instruction set and threads are in the backend's own words. */
+                processor_name(name, sizeof(name));
+                snprintf(k.card, sizeof(k.card), "%s (%.80s)", name, eng_device_describe(d));
+        } else {
+                r = k_cuda_card(d->k, &id);
+                if (r < 0)
+                        return h_error_from_errno(err, r, "asking the card who it is");
+                snprintf(k.card, sizeof(k.card), "%s", id.name);
+                snprintf(k.uuid, sizeof(k.uuid), "%s", id.uuid);
+                snprintf(k.driver, sizeof(k.driver), "%s", id.driver);
+        }
+        for (char *c = k.card; *c; c++)
+                if ((unsigned char)*c < ' ' || (unsigned char)*c > '~')
+                        *c = '?';
+        *ret = k;
+        return 0;
+}
+
+int eng_device_calibrate(struct eng_device *d, const struct eng_calibrate *o, struct profile *ret, struct h_error *err) {
+        static const struct shape cpu = { 4096, 4096, 128, (size_t)96 << 20, 0.1 }, card = { 14336, 4096, 512, (size_t)512 << 20, 0.02 },
+                                  quick = { 256, 512, 16, 0, 0 };
+        _cleanup_(freep) struct profile *p = h_new0(struct profile, 1);
+        struct calibration c = { .k = d->k, .ops = d->k->ops, .o = o, .p = p, .err = err, .cuda = d->o.backend == ENG_CUDA };
+        int r;
+
+        if (!p)
+                return h_error_from_errno(err, -ENOMEM, "calibrating");
+        p->quick = o->quick;
+        c.s = o->quick ? quick : c.cuda ? card : cpu;
+        c.max_batch = MAX(c.s.prompt, batches[ELEMENTSOF(batches) - 1]);
+        r = eng_device_key(d, &p->key, err);
+        if (r == 0)
+                r = measure_host(&c);
+        if (r == 0 && c.cuda)
+                r = measure_card(&c);
+        if (r == 0)
+                r = measure_products(&c);
+        if (r == 0)
+                *ret = *p;
+        return r;
+}
+
+int eng_device_use_profile(struct eng_device *d, const struct profile *p, const char *name, struct h_error *err) {
+        struct profile_key now;
+        int r = eng_device_key(d, &now, err);
+
+        if (r == 0)
+                r = profile_check(p, &now, name, err);
+        if (r < 0)
+                return r;
+        if (!d->profile && !(d->profile = h_new0(struct profile, 1)))
+                return h_error_from_errno(err, -ENOMEM, "keeping the card profile");
+        *d->profile = *p;
+        return 0;
+}

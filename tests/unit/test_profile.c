@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The card profile: written and read back, every way of being broken refused
+ * with its place, stale ones told apart; and a run over the CPU backend, whose
+ * figures are for every type and add up.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/calibrate.h"
+#include "engine/device.h"
+
+static struct profile sample(void) {
+        struct profile p = {
+                .key = { "cuda", "Some Card", "00000000-1111-2222-3333-444444444444", "580.1, CUDA 13.0", "abcdef0123" },
+                .memory_read = 4.25e12, .upload = 5.5e10, .download = 5e10, .host_read = 4.5e10, .launch_s = 2.5e-6,
+                .n_cpu = 2, .cpu = { { 1, 1e10 }, { 16, 1.5e11 } },
+                .n_rate = 2, .rate = { { K_Q4_0, false, 1, 14336, 4096, 3e12, 1.2e13 }, { K_Q4_0, true, 512, 14336, 4096, 1e11, 4e14 } },
+        };
+        return p;
+}
+
+static void test_round_trip(void **state) {
+        struct profile p = sample(), q = { 0 };
+        struct h_error err = { 0 };
+        struct buf text = { 0 };
+        const struct profile_rate *r;
+
+        (void)state;
+        assert_int_equal(profile_write(&p, &text), 0);
+        assert_true(text.len < PROFILE_MAX_BYTES);
+        assert_int_equal(profile_parse(text.data, text.len, "x", &q, &err), 0);
+        assert_memory_equal(&p.key, &q.key, sizeof(p.key));
+        assert_true(q.memory_read == p.memory_read && q.upload == p.upload && q.download == p.download && q.host_read == p.host_read &&
+                    q.launch_s == p.launch_s && !q.quick);
+        assert_int_equal(q.n_cpu, 2);
+        assert_true(q.cpu[1].threads == 16 && q.cpu[1].bytes_s == 1.5e11);
+        assert_int_equal(q.n_rate, 2);
+        r = profile_find(&q, K_Q4_0, true, 512);
+        assert_non_null(r);
+        assert_true(r->flop_s == 4e14 && r->rows == 14336 && r->cols == 4096);
+        assert_null(profile_find(&q, K_Q4_0, true, 1));
+        assert_null(profile_find(&q, K_Q8_0, false, 1));
+        buf_free(&text);
+}
+
+static void refused(const char *text, size_t n, enum hearth_code code, const char *says) {
+        struct profile p, was;
+        struct h_error err = { 0 };
+
+        memset(&p, 0x5a, sizeof(p));
+        was = p;
+        assert_int_equal(profile_parse(text, n, "the-file", &p, &err), -EHEARTH);
+        assert_int_equal(err.code, code);
+        assert_non_null(strstr(err.message, "the-file"));
+        if (!strstr(err.message, says))
+                fail_msg("\"%s\" is not in \"%s\"", says, err.message);
+        assert_memory_equal(&p, &was, sizeof(p)); /* untouched */
+}
+
+/* The sample with one piece of text replaced. */
+static void refused_with(const char *old, const char *new, enum hearth_code code, const char *says) {
+        struct profile p = sample();
+        struct buf text = { 0 }, broken = { 0 };
+        char *at;
+
+        assert_int_equal(profile_write(&p, &text), 0);
+        at = strstr(text.data, old);
+        assert_non_null(at);
+        assert_int_equal(buf_append(&broken, text.data, (size_t)(at - text.data)), 0);
+        assert_int_equal(buf_puts(&broken, new), 0);
+        assert_int_equal(buf_puts(&broken, at + strlen(old)), 0);
+        refused(broken.data, broken.len, code, says);
+        buf_free(&text);
+        buf_free(&broken);
+}
+
+static void test_broken(void **state) {
+        struct profile p = sample(), q;
+        struct buf text = { 0 };
+        struct h_error err = { 0 };
+        char *big = calloc(1, PROFILE_MAX_BYTES + 1);
+
+        (void)state;
+        assert_non_null(big);
+        refused("", 0, HEARTH_E_bad_request, "line");
+        refused("[]", 2, HEARTH_E_bad_request, "no JSON object");
+        refused("{}", 2, HEARTH_E_bad_request, "\"version\"");
+        refused(big, PROFILE_MAX_BYTES + 1, HEARTH_E_too_large, "at most 65536");
+        refused_with("\"version\": 1", "\"version\": 2", HEARTH_E_version, "version 2");
+        refused_with("\"version\": 1", "\"version\": \"1\"", HEARTH_E_bad_request, "\"version\"");
+        refused_with("\"version\": 1", "\"version\": 1, \"version\": 1", HEARTH_E_bad_request, "duplicate");
+        refused_with("\"quick\": false", "\"quick\": 0", HEARTH_E_bad_request, "\"quick\"");
+        refused_with("Some Card", "Some\\nCard", HEARTH_E_bad_request, "\"card\"");
+        refused_with("\"cuda\"", "\"a backend of a long name\"", HEARTH_E_bad_request, "\"backend\"");
+        refused_with("\"uuid\"", "\"guid\"", HEARTH_E_bad_request, "\"uuid\"");
+        refused_with("4.25e12", "-1", HEARTH_E_bad_request, "\"memory_read_bytes_per_s\"");
+        refused_with("4.25e12", "1e300", HEARTH_E_bad_request, "\"memory_read_bytes_per_s\"");
+        refused_with("4.25e12", "true", HEARTH_E_bad_request, "\"memory_read_bytes_per_s\"");
+        refused_with("\"Q4_0\"", "\"Q4_9\"", HEARTH_E_bad_request, "in \"products\" \"type\"");
+        refused_with("\"generated\"", "\"made\"", HEARTH_E_bad_request, "\"role\"");
+        refused_with("\"batch\": 1,", "\"batch\": 0,", HEARTH_E_bad_request, "\"batch\"");
+        refused_with("\"threads\": 16", "\"threads\": 1.5", HEARTH_E_bad_request, "in \"host_memory_read\" \"threads\"");
+        /* cut anywhere it is no profile */
+        assert_int_equal(profile_write(&p, &text), 0);
+        for (size_t n = 0; n + 2 < text.len; n++)
+                assert_int_equal(profile_parse(text.data, n, "x", &q, &err), -EHEARTH);
+        buf_free(&text);
+        free(big);
+}
+
+static void stale(const struct profile *p, const struct profile_key *now, const char *says) {
+        struct h_error err = { 0 };
+
+        assert_int_equal(profile_check(p, now, "the-file", &err), -EHEARTH);
+        if (!strstr(err.message, says) || !strstr(err.message, "not used"))
+                fail_msg("\"%s\" is not in \"%s\"", says, err.message);
+}
+
+static void test_stale(void **state) {
+        struct profile p = sample();
+        struct profile_key now = p.key;
+        struct h_error err = { 0 };
+
+        (void)state;
+        assert_int_equal(profile_check(&p, &now, "the-file", &err), 0);
+        strcpy(now.driver, "590");
+        stale(&p, &now, "another driver (\"580.1, CUDA 13.0\", now \"590\")");
+        now = p.key;
+        strcpy(now.build, "123");
+        stale(&p, &now, "another build of hearth-worker");
+        now = p.key;
+        now.uuid[0] = '9';
+        stale(&p, &now, "another device with UUID");
+        now = p.key;
+        strcpy(now.card, "Some other");
+        stale(&p, &now, "another device (");
+        p.quick = true;
+        stale(&p, &p.key, "--quick");
+}
+
+static void count(void *ud, const char *what) {
+        (void)what;
+        ++*(unsigned *)ud;
+}
+
+static void test_cpu(void **state) {
+        static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 2 };
+        struct profile *p = h_new0(struct profile, 1), *q = h_new0(struct profile, 1);
+        unsigned told = 0;
+        struct eng_calibrate c = { .quick = true, .progress = count, .ud = &told };
+        struct eng_device *d = NULL;
+        struct h_error err = { 0 };
+        struct profile_key now;
+        struct buf text = { 0 };
+
+        (void)state;
+        assert_true(p && q);
+        assert_int_equal(eng_device_open(&o, &d, &err), 0);
+        if (eng_device_calibrate(d, &c, p, &err) != 0)
+                fail_msg("%s", err.message);
+        assert_int_equal(told, 1 + _K_TYPE_MAX - 1); /* host memory, and all types but I32 */
+        assert_true(p->quick && p->n_cpu >= 1 && p->memory_read > 0 && p->cpu[0].threads == 1);
+        assert_true(p->upload == 0 && p->launch_s == 0);
+        assert_int_equal(p->n_rate, 4 * (_K_TYPE_MAX - 1));
+        for (uint32_t i = 0; i < p->n_rate; i++) {
+                const struct profile_rate *r = &p->rate[i];
+                double per_weight = r->bytes_s / (r->flop_s / (2.0 * r->batch));
+
+                assert_true(r->bytes_s > 0 && r->flop_s > 0);
+                assert_true(per_weight > 0.15 && per_weight < 4.7); /* bytes: from 1.6 bits to 4 bytes, with a layout's padding */
+        }
+        assert_non_null(profile_find(p, K_Q4_K, false, 1));
+        assert_non_null(profile_find(p, K_Q4_K, false, 8));
+        /* the same device knows it again, and only the care it was made with is missing */
+        assert_int_equal(eng_device_key(d, &now, &err), 0);
+        assert_memory_equal(&now, &p->key, sizeof(now));
+        assert_int_equal(profile_write(p, &text), 0);
+        assert_int_equal(profile_parse(text.data, text.len, "x", q, &err), 0);
+        assert_int_equal(eng_device_use_profile(d, q, "x", &err), -EHEARTH);
+        q->quick = false;
+        assert_int_equal(eng_device_use_profile(d, q, "x", &err), 0);
+        q->key.build[0] ^= 1;
+        assert_int_equal(eng_device_use_profile(d, q, "x", &err), -EHEARTH);
+        eng_device_close(d);
+        buf_free(&text);
+        free(p);
+        free(q);
+}
+
+/* ---- a device whose products of eight generated rows are a little wrong ---- */
+
+static const struct k_ops *right;
+
+static int wrong_linear(struct k_dev *d, const struct k_batch *b, const struct k_linear_args *a) {
+        int r = right->linear(d, b, a);
+
+        for (uint32_t i = 0; r >= 0 && a->n_d == 8 && i < a->out[0].w->rows; i++)
+                a->out[0].y[7 * a->out[0].y_stride + i] *= 1.2f;
+        return r;
+}
+
+static void test_wrong_products(void **state) {
+        static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 1 };
+        struct eng_calibrate c = { .quick = true };
+        struct profile *p = h_new0(struct profile, 1);
+        struct eng_device *d = NULL;
+        struct h_error err = { 0 };
+        struct k_ops ops;
+
+        (void)state;
+        assert_int_equal(eng_device_open(&o, &d, &err), 0);
+        right = d->k->ops;
+        ops = *right;
+        ops.linear = wrong_linear;
+        d->k->ops = &ops;
+        assert_int_equal(eng_device_calibrate(d, &c, p, &err), -EHEARTH);
+        if (!strstr(err.message, "products of F32 of 8 rows"))
+                fail_msg("%s", err.message);
+        assert_int_equal(p->n_rate, 0);
+        d->k->ops = right;
+        eng_device_close(d);
+        free(p);
+}
+
+/* Memory that runs out anywhere is an error, and nothing is kept of it. */
+static void test_no_memory(void **state) {
+        struct profile p = sample();
+        struct h_error err = { 0 };
+        static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 1 };
+        struct eng_calibrate c = { .quick = true };
+        struct profile *ret = h_new0(struct profile, 1);
+        struct eng_device *d = NULL;
+        int r;
+
+        (void)state;
+        assert_int_equal(eng_device_open(&o, &d, &err), 0);
+        for (uint64_t n = 1; n < 12; n++) {
+                err = (struct h_error){ 0 };
+                fault_arm(FAULT_ALLOC, n);
+                r = eng_device_calibrate(d, &c, ret, &err);
+                fault_arm(FAULT_ALLOC, 0);
+                assert_true(r == -EHEARTH && err.code == HEARTH_E_no_memory);
+                assert_int_equal(ret->n_rate, 0);
+        }
+        assert_int_equal(eng_device_use_profile(d, &p, "x", &err), -EHEARTH);
+        eng_device_close(d);
+        free(ret);
+}
+
+int main(void) {
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken), cmocka_unit_test(test_stale), cmocka_unit_test(test_cpu),
+                cmocka_unit_test(test_no_memory), cmocka_unit_test(test_wrong_products),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
