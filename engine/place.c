@@ -120,7 +120,7 @@ static int choose(const struct sums *s, const struct place_wish *w, struct cut *
                 if (need > room)
                         return h_error_counts(err, HEARTH_E_model_no_memory, need, room,
                                               "%d of %u layers in device memory need %llu bytes there with the rest of the model, %llu are "
-                                              "available; give fewer (--gpu-layers) or leave the number out", w->gpu_layers, s->n_layer,
+                                              "available; give fewer (--gpu-layers) or leave the number out", (int)MIN((uint32_t)w->gpu_layers, s->n_layer), s->n_layer,
                                               (unsigned long long)need, (unsigned long long)room);
                 return 0;
         }

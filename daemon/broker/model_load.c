@@ -429,6 +429,7 @@ static void send_open(struct model *m) {
         msg.slots = m->profile.slots;
         msg.kv = m->profile.kv;
         msg.gpu_layers = m->profile.gpu_layers;
+        msg.whole = s->config.cuda && m->profile.gpu_layers == UINT32_MAX && !m->divided;
         msg.vram_budget = m->profile.vram_budget;
         msg.rest = config_rests[m->profile.rest];
         /* A GPU's memory is the worker's to know; the ledger is the host's. */
@@ -577,6 +578,11 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
             (s->config.cuda ? model_make_device_room(s, m, err->needed > err->available ? err->needed - err->available : 0)
                             : model_make_room(s, m, err->needed))) {
                 m->open_waits = true;
+                return;
+        }
+        if (err->code == HEARTH_E_model_no_memory && s->config.cuda && m->profile.gpu_layers == UINT32_MAX && !m->divided) {
+                m->divided = true; /* not whole, even if every idle model left: then in two memories */
+                open_next(s);
                 return;
         }
         if (m->source && (err->code == HEARTH_E_model_invalid || err->code == HEARTH_E_model_truncated || err->code == HEARTH_E_version)) {

@@ -162,7 +162,7 @@ static void on_open(struct worker *w, const struct wk_open *msg, int fd) {
                 m->want_ctx = msg->n_ctx;
                 m->slots = msg->slots;
                 m->available = msg->available;
-                m->gpu_layers = msg->gpu_layers;
+                m->gpu_layers = msg->whole ? INT32_MAX : msg->gpu_layers;
                 m->vram_budget = msg->vram_budget;
                 atomic_store(&m->refs, 2); /* ours and the pipeline's */
                 pthread_mutex_init(&m->text_lock, NULL);

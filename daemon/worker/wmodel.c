@@ -160,6 +160,8 @@ void wmodel_open(struct job *j) {
                 h_error_from_errno(&err, r, "opening it");
                 if (strncmp(err.message, m->name, strlen(m->name)) != 0 || err.message[strlen(m->name)] != ':')
                         h_error_prefix(&err, "%s", m->name);
+                if (w->on_gpu && err.code == HEARTH_E_model_no_memory)
+                        atomic_store(&m->keep, true); /* it is asked for again when others have left: pinned pages stay so */
                 teardown(m);
                 reply_model_error(w, m->key, &err);
                 m->failed = true;
