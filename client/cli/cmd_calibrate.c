@@ -83,7 +83,7 @@ const struct cli_command cli_cmd_calibrate = {
                    "used, and the daemon's log says so. It changes no answer.\n\n"
                    "Every product is first compared with the weights decoded in full; one that is wrong ends it with an error, and nothing is "
                    "written.\n\n"
-                   "It takes up to a minute and most of the machine, and needs some GB of the card's memory: run it while no model answers, since "
+                   "It takes a minute or two and most of the machine, and needs some GB of the card's memory: run it while no model answers, since "
                    "other work makes the figures too low. The profile goes to $XDG_STATE_HOME/hearth or ~/.local/state/hearth, where one's own daemon "
                    "looks. For the system's:\n\n"
                    "  sudo hearth calibrate --profile-dir /var/lib/hearth",
