@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/moe.cuh"
 
-enum { MAX_EXPERT = 1024, MOE_PAIRS = 2048 /* D pairs of a launch: their list is in shared memory */ };
+enum { MAX_EXPERT = 1024 };
 
 struct moe_lists { /* of one role */
         uint32_t *expert, *start, *count; /* jobs, chosen experts only; the rest UINT32_MAX */
@@ -149,6 +149,7 @@ struct moe_run {
         const struct cmd_moe *c;
         struct moe_space s;
         uint32_t ff, dd; /* of the experts' middle, of their result */
+        bool direct, direct_down; /* D rows without lists */
 };
 
 /* f32 products of one role; expert by expert where weights must be decoded first. */
@@ -246,15 +247,6 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
         return 0;
 }
 
-/* D rows whose products are int8 go without lists; down may still be of another kind. */
-static bool direct(const struct moe_run *m) {
-        const struct cmd_moe *c = m->c;
-        const bool fused = !c->gate.data;
-        return !m->d->exact && c->up.layout == K_LAYOUT_CUDA &&
-               (fused ? m->ff % CUDA_TILE_ROWS == 0 : c->gate.layout == K_LAYOUT_CUDA && c->gate.type == c->up.type);
-}
-static bool direct_down(const struct moe_run *m) { return direct(m) && m->c->down.layout == K_LAYOUT_CUDA; }
-
 static moe_side side_of(const struct k_weight *w, const float *bias, uint32_t row0, uint32_t rows) {
         moe_side s = {};
         s.w = planes_of(w->type, w->data, w->rows, w->cols);
@@ -283,10 +275,30 @@ static int product(struct cuda_dev *d, enum k_type t, enum moe_form form, const 
         return -EINVAL;
 }
 
+/*
+ * D rows whose products are int8 go without lists, by shape, type and card alone (cards of less shared memory have not
+ * room for every type); down may still be of another kind.
+ */
+static void choose_direct(struct moe_run *m) {
+        const struct cmd_moe *c = m->c;
+        const bool fused = !c->gate.data;
+        moe_product p = {};
+
+        m->direct = m->direct_down = false;
+        if (m->d->exact || c->up.layout != K_LAYOUT_CUDA ||
+            !(fused ? m->ff % CUDA_TILE_ROWS == 0 : c->gate.layout == K_LAYOUT_CUDA && c->gate.type == c->up.type))
+                return;
+        p.n_used = c->a.n_used;
+        split(&p, c->x.cols);
+        m->direct = product(m->d, c->up.type, MOE_FITS, p) == 0;
+        split(&p, m->ff);
+        m->direct_down = m->direct && c->down.layout == K_LAYOUT_CUDA && product(m->d, c->down.type, MOE_FITS, p) == 0;
+}
+
 /* Rows [row0, row0 + n), few enough for a launch. ret_summed: y has the sum already. */
 static int role_d_direct(const struct moe_run *m, const uint8_t *image, uint32_t row0, uint32_t n, bool sum) {
         const struct cmd_moe *c = m->c;
-        const bool fused = !c->gate.data, down = direct_down(m);
+        const bool fused = !c->gate.data, down = m->direct_down;
         const uint32_t K = c->a.n_used;
         const size_t p0 = (size_t)row0 * K, kx = kpad_of(c->x.cols), kh = kpad_of(m->ff);
         moe_product p = {};
@@ -327,12 +339,12 @@ static int role_d(const struct moe_run *m, const uint8_t *image, uint32_t n, boo
         const bool fused = !c->gate.data;
         int r;
 
-        for (uint32_t r0 = 0; direct(m) && r0 < n; r0 += step)
+        for (uint32_t r0 = 0; m->direct && r0 < n; r0 += step)
                 if ((r = role_d_direct(m, image, r0, MIN(step, n - r0), sum)) < 0)
                         return r;
-        if (direct_down(m))
+        if (m->direct_down)
                 return 0;
-        if (!direct(m)) {
+        if (!m->direct) {
                 r = fused ? 0 : products_any(m, l, n, &c->gate, c->a.gate_b, c->x.f, c->x.cols, image, l->row, m->s.up, 2 * (size_t)ff);
                 if (r == 0)
                         r = products_any(m, l, n, &c->up, c->a.up_b, c->x.f, c->x.cols, image, l->row, m->s.up + (fused ? 0 : ff), 2 * (size_t)ff);
@@ -418,7 +430,7 @@ static int route(const struct moe_run *m, const struct cmd_linear *router, uint3
 }
 
 int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct cmd_linear *router) {
-        struct moe_run m = {d, c, {}, c->down.cols, c->down.rows};
+        struct moe_run m = {d, c, {}, c->down.cols, c->down.rows, false, false};
         const uint32_t n = c->a.n, n_d = MIN(c->a.n_d, n), K = c->a.n_used, X = c->a.n_expert, kx = kpad_of(c->x.cols);
         int r;
 
@@ -427,9 +439,10 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct 
                 cuda_fail(d, cudaErrorInvalidValue, "experts: more rows than reserved, or weights before the experts");
                 return -EINVAL;
         }
+        choose_direct(&m);
         if ((r = route(&m, router, n_d)) < 0)
                 return r;
-        if ((n_d < n || !direct_down(&m)) &&
+        if ((n_d < n || !m.direct_down) &&
             (r = launch(d, "expert lists", sort_kernel, 2, 1024, 0, m.s.id, K, X, n_d, n, m.s.list[0], m.s.list[1])) < 0)
                 return r;
         const uint8_t *image = c->x.q;
@@ -439,7 +452,7 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct 
                         return r;
                 image = d->s_image;
         }
-        const bool sum = n_d && n_d <= MOE_SUM_ROWS && direct_down(&m);
+        const bool sum = n_d && n_d <= MOE_SUM_ROWS && m.direct_down;
         if (n_d && (r = role_d(&m, image, n_d, sum)) < 0)
                 return r;
         if (n_d < n && (r = role_p(&m, image, n_d, n - n_d)) < 0)

@@ -16,6 +16,8 @@
  * columns in order, then ranks in order), so bits don't depend on company.
  */
 
+#include <errno.h>
+
 #include "kernels/cuda/moe_router.cuh"
 #include "kernels/cuda/types.cuh"
 
@@ -49,7 +51,9 @@ struct moe_product {
         size_t y_stride;
 };
 
-enum moe_form { MOE_GATE_UP, MOE_DOWN, MOE_DOWN_SUM };
+/* MOE_FITS launches nothing: 0 if every form fits this card's shared memory for a product of this shape, else -ENOSPC. */
+enum moe_form { MOE_GATE_UP, MOE_DOWN, MOE_DOWN_SUM, MOE_FITS };
+enum { MOE_PAIRS = 2048 }; /* D pairs of a launch: their list is in shared memory */
 
 /* 1: not one of this file's types. */
 int cuda_moe_a(struct cuda_dev *, enum k_type, enum moe_form, const moe_product &);
@@ -483,10 +487,19 @@ template <int TYPE> __global__ void __launch_bounds__(256, 2) moe_down_sum_kerne
         asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+static inline uint32_t moe_warps(const moe_product &a) { return (a.ks <= 2 ? 4 : a.ks <= 4 ? 2 : 1) * a.ks; }
+template <int TYPE, bool ONE> static size_t moe_smem(const moe_product &a, uint32_t pairs) {
+        typedef moe_shape<TYPE, ONE> SH;
+        return (size_t)moe_warps(a) * (SH::RING * SH::STAGE + (ONE ? 0 : 8 * SH::slot(a.per_warp))) +
+               (size_t)MOE_BLOCK_RG * a.ks * 16 * (ONE ? 1 : 8) * sizeof(float) + (ONE ? 0 : pairs) * sizeof(uint32_t);
+}
+template <int TYPE> static size_t moe_sum_smem(const moe_product &a, uint32_t warps) {
+        return (size_t)warps * moe_shape<TYPE, true>::RING * moe_shape<TYPE, true>::STAGE + (size_t)a.n_used * (a.ks + 1) * 16 * sizeof(float);
+}
+
 template <int TYPE, bool ONE, bool DOWN> static int moe_launch(struct cuda_dev *d, const moe_product &a, const char *what) {
-        const uint32_t beside = a.ks <= 2 ? 4 : a.ks <= 4 ? 2 : 1, warps = beside * a.ks;
-        const size_t smem = (size_t)warps * (moe_shape<TYPE, ONE>::RING * moe_shape<TYPE, ONE>::STAGE + (ONE ? 0 : 8 * moe_shape<TYPE, ONE>::slot(a.per_warp))) +
-                            (size_t)MOE_BLOCK_RG * a.ks * 16 * (ONE ? 1 : 8) * sizeof(float) + (ONE ? 0 : a.pairs) * sizeof(uint32_t);
+        const uint32_t warps = moe_warps(a);
+        const size_t smem = moe_smem<TYPE, ONE>(a, a.pairs);
         const uint32_t blocks = DOWN ? DIV_ROUND_UP(a.side[0].n_rg, (uint32_t)MOE_BLOCK_RG) : a.image ? a.image_kpad / 32 : DIV_ROUND_UP(a.rows, 32u);
         CUDA_TRY(d, cudaFuncSetAttribute(moe_kernel<TYPE, ONE, DOWN>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
         return launch(d, what, moe_kernel<TYPE, ONE, DOWN>, dim3(blocks, a.pairs), warps * 32, smem, a);
@@ -499,11 +512,13 @@ template <int TYPE> static int moe_type(struct cuda_dev *d, enum moe_form form, 
                 return one ? moe_launch<TYPE, true, false>(d, a, "experts, gate and up (1 row)")
                            : moe_launch<TYPE, false, false>(d, a, "experts, gate and up");
         case MOE_DOWN: return moe_launch<TYPE, false, true>(d, a, "experts, down");
+        case MOE_FITS:
+                return MAX(MAX((moe_smem<TYPE, true>(a, 0)), (moe_smem<TYPE, false>(a, MOE_PAIRS))), moe_sum_smem<TYPE>(a, 8)) + 1024 <= d->smem_block
+                               ? 0 : -ENOSPC;
         case MOE_DOWN_SUM: break;
         }
         const uint32_t warps = MIN(8u, a.n_used * a.ks);
-        const size_t smem = (size_t)warps * moe_shape<TYPE, true>::RING * moe_shape<TYPE, true>::STAGE +
-                            (size_t)a.n_used * (a.ks + 1) * 16 * sizeof(float);
+        const size_t smem = moe_sum_smem<TYPE>(a, warps);
         CUDA_TRY(d, cudaFuncSetAttribute(moe_down_sum_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "experts, down and sum");
         return launch(d, "experts, down and sum", moe_down_sum_kernel<TYPE>, dim3(a.side[0].n_rg, a.pairs / a.n_used), warps * 32, smem, a);
 }
