@@ -82,12 +82,12 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
         const uint32_t head = blockIdx.x, row = a.row0 + blockIdx.y, dv = a.kv.dv;
 
         pdl_next();
-        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[a.b.seq[row]]; /* the step's data: before the wait */
+        pdl_wait();
+        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[a.b.seq[row]];
         const uint32_t s1 = (uint32_t)last / CUDA_SPLIT + 1;
         const uint32_t s0 = a.window && pos - (int32_t)a.window + 1 > 0 ? (uint32_t)(pos - (int32_t)a.window + 1) / CUDA_SPLIT : 0;
         const float *p = a.part + (size_t)(blockIdx.y * a.n_head + head) * a.n_split * (dv + 2);
         const uint32_t dv32 = (dv + 31) & ~31u;
-        pdl_wait();
         /* Each split's weight once: maxima and denominators are read side by side. */
         float m = a.sinks ? a.sinks[head] : -INFINITY, l = 0, e[MERGE_AHEAD];
         for (uint32_t s = s0 + threadIdx.x; s < s1; s += blockDim.x) {

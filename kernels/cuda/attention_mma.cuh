@@ -261,9 +261,8 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         uint32_t *slot = slot_all + warp * ATT_TILE;
 
         pdl_next();
-        if (!ROLE_D)
-                pdl_wait();
-        /* The sequence, and the first of the warp's query rows within it. The step's data came by a copy: D reads it before the wait. */
+        pdl_wait(); /* before the step's data too: a graph's first kernel may be what brings it */
+        /* The sequence, and the first of the warp's query rows within it. */
         uint32_t seq, q0 = 0, n_q, first = 0;
         if (ROLE_D) {
                 first = a.row0 + blockIdx.z;
@@ -337,20 +336,14 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         if (ROLE_D) {
                 uint8_t *st = staged + warp * att_stage<D>::BYTES;
                 int32_t p0 = (int32_t)blockIdx.x * CUDA_SPLIT + (int32_t)warp * ATT_TILE;
-                if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo) {
-                        pdl_wait();
+                if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo)
                         return; /* the whole block: the merge knows */
-                }
                 const bool some = p0 < hi && p0 + ATT_TILE > lo;
-                /* Tokens before the sequence's first row in this batch are of earlier steps: such a tile needs no wait. */
-                const bool old = STAGED && p0 + ATT_TILE <= a.b.pos[a.b.seq_rows[a.b.seq_start[seq]]];
-                if (some)
+                if (some) {
                         att_slots(a, seq, p0, hi, slot);
-                if (some && old)
-                        att_stage_tile<D>(a, slot, kvh, st);
-                pdl_wait();
-                if (some && STAGED && !old)
-                        att_stage_tile<D>(a, slot, kvh, st);
+                        if (STAGED)
+                                att_stage_tile<D>(a, slot, kvh, st);
+                }
                 make_q();
                 __syncthreads();
                 if (some)

@@ -4,8 +4,7 @@
  *
  * Role D, two launches: convolution, SiLU, q/k norms and the convolution's new
  * state (a block per head); then recurrence, gated norm and image (a block per
- * value head, its state asked for before the predecessor's results are waited
- * for). Role P, four: convolution and norms for 16 rows a block; its state; the
+ * value head). Role P, four: convolution and norms for 16 rows a block; its state; the
  * recurrence, 32 value columns a block, rows staged 16 ahead; gated norm and image.
  *
  * The recurrence is walked row by row in both: its arithmetic is a function of
@@ -249,19 +248,17 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
         const uint32_t lane = threadIdx.x & 31, part = lane >> 3, col = (threadIdx.x >> 5) * 8 + (lane & 7), h = blockIdx.x, s = blockIdx.y;
 
         pdl_next();
-        /* The step's data came by a copy, the state from an earlier step; no kernel of this step writes either: before the wait. */
+        pdl_wait(); /* before the step's data too: a graph's first kernel may be what brings it */
         const uint32_t *rows = g.b.seq_rows + g.b.seq_start[s], n = g.b.seq_start[s + 1] - g.b.seq_start[s];
-        const bool on = n && seq_is_d(g.b, rows);
+        if (n == 0 || !seq_is_d(g.b, rows))
+                return;
         const head_of p = head_args(g, h);
         float S[PER];
         const float *from = g.a.state + (((size_t)g.b.state_in[s] * g.a.n_v + h) * HD + part * PER) * HD + col;
-        const bool zero = !on || g.b.state_zero[s];
+        const bool zero = g.b.state_zero[s];
 #pragma unroll
         for (int i = 0; i < PER; i++)
                 S[i] = zero ? 0 : from[(size_t)i * HD];
-        pdl_wait();
-        if (!on)
-                return;
         for (uint32_t i = 0; i < n; i++) {
                 const uint32_t row = rows[i];
                 const float *x = g.x + (size_t)row * g.channels;
