@@ -359,8 +359,9 @@ def a_costly_grammar_slows_nobody():
         plain = c.generate(model="tiny", prompt="a cat", max_tokens=200, **NO_END)[2]
         assert plain["n_generated"] == 200
         held = next(r for r in c.call("ps")["requests"] if r["model"] == "tiny")
-        # Made in the engine's thread, each would have held up one of the others' steps.
-        assert held.get("n_generated", 0) < 100, held
+        # Made in the engine's thread, each would have held up one of the others' steps: then the two go on token for token.
+        # How far behind it is depends on the machine's load; that it is behind does not.
+        assert held.get("n_generated", 0) < 180, held
         beside = c.generate(grammar=cheap, max_tokens=6, **ask)[1]
         assert beside == want, "a mask depends on its company"
         other.close()
