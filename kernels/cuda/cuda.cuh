@@ -255,7 +255,13 @@ struct cmd_host { /* the function's argument follows */
 
 int cuda_run_embed(struct cuda_dev *, const struct dbatch *, const struct cmd_embed *);
 int cuda_run_norm(struct cuda_dev *, const struct dbatch *, const struct cmd_norm *);
-int cuda_run_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_linear *);
+/* What runs together with a product, one kernel for all; bits are those of the commands one by one. */
+struct linear_with {
+        const struct cmd_glu *glu;   /* the next command, or NULL */
+        const struct cmd_norm *add;  /* the next command, if it adds the product to its x, or NULL */
+        bool glu_done, add_done;
+};
+int cuda_run_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_linear *, struct linear_with *);
 int cuda_run_head_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_head_linear *);
 int cuda_run_glu(struct cuda_dev *, const struct dbatch *, const struct cmd_glu *);
 int cuda_run_qkv(struct cuda_dev *, const struct dbatch *, const struct cmd_qkv *);
@@ -281,13 +287,30 @@ struct jobs {
         const uint32_t *start, *count;
         const uint32_t *x_row, *y_row; /* per column, or NULL: the column itself */
         uint32_t n;                   /* columns in all; without lists, of the one job */
+        uint32_t single;              /* the caller knows that no job has more than one column */
         uint32_t per_expert;          /* head_linear: job = expert = head; x row = column * n_job + job, y += job * y_job */
         size_t y_job;
 };
 
-/* D: y = scale * W x + bias from D images; all types with planes. */
+struct matvec_with {
+        float *add_to;               /* [][rows]: rows of y, add_scale times, are added here too */
+        float add_scale;
+};
+/* D: y = scale * W x + bias from D images; all types with planes. with: may be NULL. */
 int cuda_matvec(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
-                const struct jobs *);
+                const struct jobs *, const struct matvec_with *with);
+/*
+ * The same of a gate and of up, then GLU: rows of h and, unless slots is NULL, their D images; row and slot are the column's
+ * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). 1: not these matrices.
+ */
+struct glu_out {
+        uint32_t act;
+        float alpha, limit;
+        float *h; /* [][rows of gate] */
+        struct image image;
+};
+int cuda_matvec_glu(struct cuda_dev *, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
+                    const struct jobs *, const struct glu_out *to);
 /* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. */
 struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
 int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
@@ -483,6 +506,41 @@ static inline uint32_t row4_threads(uint32_t cols) {
         uint32_t t = kpad_of(cols) / 8;
         return MIN(MAX(t & ~31u, 64u), 1024u);
 }
+/* Eight lanes quantize 32 columns, four each: this lane's codes, the block's scale, the sum of the codes of its half. */
+struct quant4 {
+        uint32_t codes;
+        float d;
+        int sum;
+};
+static __device__ __forceinline__ quant4 quantize4(float4 x) {
+        quant4 r;
+        float m = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+#pragma unroll
+        for (int o = 1; o < 8; o *= 2)
+                m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
+        r.d = m / 127.0f;
+        const float id = m > 0 ? 127.0f / m : 0.0f;
+        int q[4] = {__float2int_rn(x.x * id), __float2int_rn(x.y * id), __float2int_rn(x.z * id), __float2int_rn(x.w * id)};
+        r.codes = 0;
+        r.sum = 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+                q[k] = max(-127, min(127, q[k]));
+                r.sum += q[k];
+                r.codes |= (uint32_t)(q[k] & 255) << (8 * k);
+        }
+        r.sum += __shfl_xor_sync(~0u, r.sum, 1);
+        r.sum += __shfl_xor_sync(~0u, r.sum, 2);
+        return r;
+}
+/* Into a D slot: column c, a multiple of 4. */
+static __device__ __forceinline__ void image_put4(uint8_t *slot, uint32_t kpad, uint32_t c, const quant4 &q) {
+        *(uint32_t *)(slot + image_code_at(c)) = q.codes;
+        if ((c & 15) == 0)
+                image_s(slot, kpad)[c >> 4] = q.d * (float)q.sum;
+        if ((c & 31) == 0)
+                image_d(slot, kpad)[c >> 5] = q.d;
+}
 /*
  * The image of a row of which thread i holds float4 number i, i + blockDim, ...
  * (zeros behind the end; together at least kpad columns). amax: this thread's.
@@ -494,30 +552,9 @@ static __device__ __forceinline__ void image_row4(const image &img, uint32_t row
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                         uint32_t c = (i * blockDim.x + threadIdx.x) * 4;
-                        float4 x = v[i];
-                        float m = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
-#pragma unroll
-                        for (int o = 1; o < 8; o *= 2)
-                                m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
-                        float d = m / 127.0f, id = m > 0 ? 127.0f / m : 0.0f;
-                        int q[4] = {__float2int_rn(x.x * id), __float2int_rn(x.y * id), __float2int_rn(x.z * id), __float2int_rn(x.w * id)};
-                        uint32_t pack = 0;
-                        int s = 0;
-#pragma unroll
-                        for (int k = 0; k < 4; k++) {
-                                q[k] = max(-127, min(127, q[k]));
-                                s += q[k];
-                                pack |= (uint32_t)(q[k] & 255) << (8 * k);
-                        }
-                        s += __shfl_xor_sync(~0u, s, 1);
-                        s += __shfl_xor_sync(~0u, s, 2);
-                        if (c >= img.kpad)
-                                continue; /* whole groups of 8 threads */
-                        *(uint32_t *)(slot + image_code_at(c)) = pack;
-                        if ((threadIdx.x & 3) == 0)
-                                image_s(slot, img.kpad)[c >> 4] = d * (float)s;
-                        if ((threadIdx.x & 7) == 0)
-                                image_d(slot, img.kpad)[c >> 5] = d;
+                        const quant4 q = quantize4(v[i]);
+                        if (c < img.kpad) /* whole groups of 8 threads */
+                                image_put4(slot, img.kpad, c, q);
                 }
                 return;
         }

@@ -62,7 +62,7 @@ template <int TYPE, class OUT> __global__ void __launch_bounds__(128) dequant_ke
 
         pdl_next();
         if (sb < a.n_sb && !a.first)
-                w.template load<false>(tile_at(a.w, a.expert_off, (size_t)rg * a.n_sb + sb), lane);
+                tile_load<false>(w, tile_at(a.w, a.expert_off, (size_t)rg * a.n_sb + sb), lane);
         pdl_wait();
         if (sb >= a.n_sb)
                 return;
@@ -70,7 +70,7 @@ template <int TYPE, class OUT> __global__ void __launch_bounds__(128) dequant_ke
         if (a.first) {
                 if (a.first[blockIdx.z] == a.first[blockIdx.z + 1])
                         return;
-                w.template load<false>(tile_at(a.w, a.expert_off + blockIdx.z * a.expert_stride, (size_t)rg * a.n_sb + sb), lane);
+                tile_load<false>(w, tile_at(a.w, a.expert_off + blockIdx.z * a.expert_stride, (size_t)rg * a.n_sb + sb), lane);
         }
 #pragma unroll
         for (int kb = 0; kb < 8; kb++) {

@@ -42,7 +42,7 @@ template <int TYPE> __global__ void __launch_bounds__(128) embed_kernel(const em
                 return;
         uint32_t i = embed_index(a, row);
         Q w;
-        w.template load<false>(tile_at(a.w, 0, (size_t)(i / 16) * a.n_sb + sb), lane);
+        tile_load<false>(w, tile_at(a.w, 0, (size_t)(i / 16) * a.n_sb + sb), lane);
         if (g != (i & 7))
                 return;
 #pragma unroll

@@ -67,7 +67,39 @@ static int linear_p(struct cuda_dev *d, const struct linear_out *o, const uint8_
         return 0;
 }
 
-int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_linear *c) {
+/* ---- what runs with a product of role D ----------------------------------------------------- */
+
+/* One kernel does it all: rows in order, all of role D, no weights but in planes. */
+static bool linear_plain_d(const struct cuda_dev *d, const struct cmd_linear *c) {
+        if (d->exact || c->gather || c->row0 || c->n_d != c->n_rows)
+                return false;
+        for (uint32_t i = 0; i < c->n_out; i++)
+                if (c->out[i].w.layout != K_LAYOUT_CUDA)
+                        return false;
+        return true;
+}
+
+/* The next command adds this product, as it is, to its x. */
+static bool linear_adds(const struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_norm *n) {
+        return n && linear_plain_d(d, c) && c->n_out == 1 && n->has_add && !n->add_norm_w && n->add.f == c->out[0].y && !n->gather &&
+               n->n == c->n_rows && n->x.cols == c->out[0].w.rows && c->out[0].y_stride == n->x.cols;
+}
+
+/* gate and up whose GLU is the next command: neither is ever written. 1: they run by themselves. */
+static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_glu *g, const uint8_t *image, uint32_t kpad) {
+        const struct linear_out *gate = &c->out[0], *up = &c->out[1];
+
+        if (!g || c->n_out != 2 || !linear_plain_d(d, c) || g->a.n != c->n_rows || g->n_d != c->n_rows || g->a.gate != gate->y ||
+            g->a.up != up->y || g->a.gate_stride != gate->y_stride || g->a.up_stride != up->y_stride || g->out.cols != gate->w.rows)
+                return 1;
+        struct jobs j = {};
+        j.n = c->n_d;
+        struct glu_out to = {(uint32_t)g->a.act, g->a.alpha, g->a.limit, g->out.f,
+                             {g->write_image ? g->out.q : NULL, kpad_of(g->out.cols), g->n_d}};
+        return cuda_matvec_glu(d, gate, up, image, kpad, &j, &to);
+}
+
+int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_linear *c, struct linear_with *lw) {
         const uint32_t cols = c->x.cols, kpad = kpad_of(cols), n_p = c->n_rows - c->n_d;
         bool want_image = false;
         int r;
@@ -110,6 +142,16 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_
         if (!image_p)
                 image_p = image + c->n_d * image_slot(kpad);
 
+        struct matvec_with with = {};
+        if ((r = linear_glu(d, c, lw->glu, image, kpad)) <= 0) {
+                lw->glu_done = r == 0;
+                return r;
+        }
+        if (linear_adds(d, c, lw->add)) {
+                with.add_to = lw->add->x.f;
+                with.add_scale = lw->add->add_scale;
+                lw->add_done = true;
+        }
         const float *xf = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
         struct linear_out planes[K_LINEAR_MAX];
         uint32_t n_planes = 0;
@@ -133,7 +175,7 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_
                 struct jobs j = {};
                 j.n = c->n_d;
                 j.x_row = d_rows;
-                if ((r = cuda_matvec(d, planes, n_planes, image, kpad, &j)) < 0)
+                if ((r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with)) < 0)
                         return r;
         }
         for (uint32_t i = 0; n_p && i < c->n_out; i++) {
@@ -197,7 +239,7 @@ int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct
                                 return r;
                         j.n = n;
                         o.y = c->a.y + r0 * c->a.y_stride;
-                        if ((r = cuda_matvec(d, &o, 1, d->s_dequant, kpad, &j)) < 0)
+                        if ((r = cuda_matvec(d, &o, 1, d->s_dequant, kpad, &j, NULL)) < 0)
                                 return r;
                 }
                 return 0;

@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/matvec.cuh"
 
-int cuda_matvec_a(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t threads, dim3 grid);
-int cuda_matvec_b(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t threads, dim3 grid);
-int cuda_matvec_c(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t threads, dim3 grid);
+int cuda_matvec_a(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
+int cuda_matvec_b(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
+int cuda_matvec_c(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
 
 /* How many warps share a row, and how many tiles each takes: by shape alone, since it fixes the order of the sum. */
 static void matvec_split(uint32_t n_sb, uint32_t *ret_ks, uint32_t *ret_per_warp) {
@@ -14,48 +14,69 @@ static void matvec_split(uint32_t n_sb, uint32_t *ret_ks, uint32_t *ret_per_warp
         *ret_ks = DIV_ROUND_UP(n_sb, *ret_per_warp);
 }
 
-static int matvec_same_type(struct cuda_dev *d, const struct linear_out *const *out, uint32_t n_out, const uint8_t *image,
-                            uint32_t kpad, const struct jobs *jobs) {
-        matvec_args a = {};
+static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
+                        const struct jobs *jobs, const struct matvec_with *with) {
         uint32_t rg = 0;
-        int r;
 
+        if (with) {
+                a->add_to = with->add_to;
+                a->add_scale = with->add_scale;
+        }
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct k_weight *w = &out[i]->w;
-                a.out[i].w = planes_of(w->type, w->data, w->rows, w->cols);
-                a.out[i].expert_stride = w->expert_stride;
-                a.out[i].bias = out[i]->bias;
-                a.out[i].bias_stride = w->rows;
-                a.out[i].scale = w->scale;
-                a.out[i].many_scales = w->n_expert > 1;
-                a.out[i].y = out[i]->y;
-                a.out[i].y_stride = out[i]->y_stride;
-                a.out[i].rows = w->rows;
-                a.out[i].rg0 = rg;
+                a->out[i].w = planes_of(w->type, w->data, w->rows, w->cols);
+                a->out[i].expert_stride = w->expert_stride;
+                a->out[i].bias = out[i]->bias;
+                a->out[i].bias_stride = w->rows;
+                a->out[i].scale = w->scale;
+                a->out[i].many_scales = w->n_expert > 1;
+                a->out[i].y = out[i]->y;
+                a->out[i].y_stride = out[i]->y_stride;
+                a->out[i].rows = w->rows;
+                a->out[i].rg0 = rg;
                 rg += DIV_ROUND_UP(w->rows, (uint32_t)CUDA_TILE_ROWS);
         }
-        a.n_out = n_out;
-        a.n_rg = rg;
-        a.n_sb = kpad / CUDA_TILE_COLS;
-        a.image = image;
-        a.kpad = kpad;
-        a.jobs = *jobs;
-        matvec_split(a.n_sb, &a.ks, &a.per_warp);
-        uint32_t per_block = MAX(1u, 8 / a.ks), threads = per_block * a.ks * 32;
-        dim3 grid(DIV_ROUND_UP(rg, per_block), jobs->expert || jobs->per_expert ? jobs->n_job : 1);
-        enum k_type t = out[0]->w.type;
-        if ((r = cuda_matvec_a(d, t, a, threads, grid)) <= 0)
+        a->n_out = n_out;
+        a->n_rg = rg;
+        a->n_sb = kpad / CUDA_TILE_COLS;
+        a->image = image;
+        a->kpad = kpad;
+        a->jobs = *jobs;
+        matvec_split(a->n_sb, &a->ks, &a->per_warp);
+}
+
+static int matvec_launch(struct cuda_dev *d, enum k_type t, const matvec_args &a, uint32_t teams) {
+        const uint32_t jobs = a.jobs.expert || a.jobs.per_expert ? a.jobs.n_job : 1, warps = teams * a.ks;
+        int r;
+
+        if (jobs == 0 || a.jobs.n == 0)
+                return 0;
+        if ((r = cuda_matvec_a(d, t, a, warps, jobs)) <= 0)
                 return r;
-        if ((r = cuda_matvec_b(d, t, a, threads, grid)) <= 0)
+        if ((r = cuda_matvec_b(d, t, a, warps, jobs)) <= 0)
                 return r;
-        if ((r = cuda_matvec_c(d, t, a, threads, grid)) <= 0)
-                return r;
-        return -EINVAL;
+        return cuda_matvec_c(d, t, a, warps, jobs);
+}
+
+static int matvec_same_type(struct cuda_dev *d, const struct linear_out *const *out, uint32_t n_out, const uint8_t *image,
+                            uint32_t kpad, const struct jobs *jobs, const struct matvec_with *with) {
+        matvec_args a = {};
+        int r;
+
+        matvec_fill(&a, out, n_out, image, kpad, jobs, with);
+        uint32_t teams = MAX(1u, 8 / a.ks);
+        a.per_unit = teams;
+        a.n_unit = DIV_ROUND_UP(a.n_rg, a.per_unit);
+        r = matvec_launch(d, out[0]->w.type, a, teams);
+        return r > 0 ? -EINVAL : r;
 }
 
 int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
-                const struct jobs *jobs) {
+                const struct jobs *jobs, const struct matvec_with *with) {
         bool done[K_LINEAR_MAX] = {};
+
+        if (with && with->add_to && n_out != 1)
+                return -EINVAL;
 
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct linear_out *same[K_LINEAR_MAX];
@@ -67,11 +88,30 @@ int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out
                                 same[n++] = &out[j];
                                 done[j] = true;
                         }
-                int r = matvec_same_type(d, same, n, image, kpad, jobs);
+                int r = matvec_same_type(d, same, n, image, kpad, jobs, with);
                 if (r < 0)
                         return r;
         }
         return 0;
+}
+
+int cuda_matvec_glu(struct cuda_dev *d, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
+                    const struct jobs *jobs, const struct glu_out *to) {
+        const struct linear_out *out[2] = {gate, up};
+        matvec_args a = {};
+
+        if (gate->w.type != up->w.type || gate->w.rows != up->w.rows || gate->w.rows % 32 || jobs->per_expert)
+                return 1;
+        matvec_fill(&a, out, 2, image, kpad, jobs, NULL);
+        a.glu = 1;
+        a.act = to->act;
+        a.alpha = to->alpha;
+        a.limit = to->limit;
+        a.h = to->h;
+        a.h_image = to->image;
+        a.per_unit = 4;
+        a.n_unit = gate->w.rows / 32;
+        return matvec_launch(d, gate->w.type, a, MAX(1u, MIN(8 / a.ks, 4u)));
 }
 
 /* ---- float weights ------------------------------------------------------------------- */

@@ -4,12 +4,18 @@
 /*
  * Products of role D: int8 codes times int8 activations on the tensor cores
  * (mma.m16n8k32, or m16n8k16 where scales change every 16 columns), scaled and
- * summed in f32.
+ * summed in f32. This header has what the kernel for one activation
+ * (matvec_one.cuh) and the one for 8, 16, 32 (matvec_many.cuh) share.
  *
  * One reduction order per shape, whatever the number of columns: a row's tiles
- * are shared among KS warps in contiguous runs (matvec_ks); a warp adds blocks
- * in column order; the warps' sums are added in warp order. The integer sums
- * are exact, so columns never influence each other.
+ * are shared among KS warps in contiguous runs (matvec_split); a warp has four
+ * sums per row, of the pairs of 32 columns (2q, 2q + 1) of each tile in order,
+ * added as (0 + 1) + (2 + 3); the warps' sums are added in warp order. The
+ * integer sums are exact, so columns never influence each other.
+ *
+ * A block goes through units of 'per_unit' row groups and meets at one barrier
+ * per unit. With GLU a unit is two row groups of the gate and the same two of
+ * up: the 32 values that one block of the next activation image is made of.
  */
 
 #include "kernels/cuda/cuda.cuh"
@@ -28,8 +34,16 @@ struct matvec_out {
 struct matvec_args {
         matvec_out out[K_LINEAR_MAX];
         uint32_t n_out, n_rg, n_sb, per_warp, ks;
+        uint32_t n_unit, per_unit;
         const uint8_t *image;
         uint32_t kpad;
+        uint32_t glu; /* out[0] is the gate, out[1] is up; what follows is for it */
+        uint32_t act;
+        float alpha, limit;
+        float *h;
+        struct image h_image; /* slots may be NULL */
+        float *add_to;           /* [][rows] of the one output, or NULL */
+        float add_scale;
         struct jobs jobs;
 };
 
@@ -39,318 +53,279 @@ static __device__ __forceinline__ void mma_s8_k32(int c[4], const uint32_t a[4],
             : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
 }
-static __device__ __forceinline__ void mma_s8_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
-        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-            : "r"(a0), "r"(a1), "r"(b0), "r"(start));
+/* c += a b; U: the codes are unsigned */
+template <bool U> static __device__ __forceinline__ void mma_k32_add(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+        if (U)
+                asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        else
+                asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <bool U> static __device__ __forceinline__ void mma_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
+        if (U)
+                asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+                    : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                    : "r"(a0), "r"(a1), "r"(b0), "r"(start));
+        else
+                asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+                    : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                    : "r"(a0), "r"(a1), "r"(b0), "r"(start));
 }
 
 /* An int accumulator that starts here reads as a float 2^23 * 1.5 + sum: exact for |sum| < 2^22 (at most 32 * 127 * 128). */
 #define INT_BIAS 0x4b400000
-static __device__ __forceinline__ float int_sum(int c) { return __int_as_float(c) - 12582912.0f; }
+/* The sum over 'field', a power of four that divides it. */
+static __device__ __forceinline__ float int_sum(int c, float field) {
+        return __fmaf_rn(__int_as_float(c), 1.0f / field, -12582912.0f / field);
+}
 
-/* One tile: 16 rows x 256 columns against 8 NT activations, or only one; the same operations for each. */
-template <class Q, int NT, bool ONE>
-static __device__ __forceinline__ void matvec_tile(const Q &w, float acc[NT][4], const uint8_t *const bx[NT],
-                                                   const uint8_t *const cx[NT][2], uint32_t kpad, uint32_t sb) {
-        float tacc[NT][4], tmin[NT][4];
-        constexpr float INV = 1.0f / Q::MUL;
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                        tacc[nt][i] = tmin[nt][i] = 0;
+template <class Q> static __device__ __forceinline__ void tile_codes(const Q &w, int kb, uint32_t a[4]) {
+        if constexpr (Q::FIELDS)
+                w.fields(kb, a);
+        else
+                w.codes(kb, a);
+}
+/* What int_sum() divides by: block kb, half h. */
+template <class Q> static __device__ __forceinline__ constexpr float tile_field(int kb, int h) {
+        return Q::FIELDS ? (float)(1 << (4 * (kb & 1) + 2 * h)) : 1.0f;
+}
 
-#pragma unroll
-        for (int k4 = 0; k4 < 2; k4++) {
-                float4 dx[NT][2];
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                        for (int j = 0; j < (ONE ? 1 : 2); j++)
-                                dx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + (sb * 8 + k4 * 4) * 4) : make_float4(0, 0, 0, 0);
-#pragma unroll
-                for (int k2 = 0; k2 < 2; k2++) {
-                        uint4 b[NT];
-                        float4 sx[NT][2];
-#pragma unroll
-                        for (int nt = 0; nt < NT; nt++) {
-                                b[nt] = bx[nt] ? *(const uint4 *)(bx[nt] + sb * 256 + (k4 * 2 + k2) * 64) : make_uint4(0, 0, 0, 0);
-                                if (Q::HAS_MIN)
-#pragma unroll
-                                        for (int j = 0; j < (ONE ? 1 : 2); j++)
-                                                sx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + kpad / 8 +
-                                                                                          (sb * 16 + (k4 * 2 + k2) * 4) * 4)
-                                                                      : make_float4(0, 0, 0, 0);
-                        }
-#pragma unroll
-                        for (int k1 = 0; k1 < 2; k1++) {
-                                const int kb = k4 * 4 + k2 * 2 + k1;
-                                uint32_t a[4];
-                                w.codes(kb, a);
-                                float sc[2][2], mn[2][2];
-#pragma unroll
-                                for (int r = 0; r < 2; r++)
-#pragma unroll
-                                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                                sc[r][h] = w.scale(kb, h, r);
-                                                mn[r][h] = Q::HAS_MIN ? w.min(kb, h, r) : 0;
-                                        }
-#pragma unroll
-                                for (int nt = 0; nt < NT; nt++) {
-                                        uint32_t b0 = k1 ? b[nt].z : b[nt].x, b1 = k1 ? b[nt].w : b[nt].y;
-                                        float *to = Q::SUPER ? tacc[nt] : acc[nt];
-#pragma unroll
-                                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                                int c[4];
-                                                if (Q::N16)
-                                                        mma_s8_k16(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0, INT_BIAS);
-                                                else
-                                                        mma_s8_k32(c, a, b0, b1, INT_BIAS);
-#pragma unroll
-                                                for (int i = 0; i < 4; i++) {
-                                                        const int r = i >> 1, j = i & 1;
-                                                        if (ONE && j) /* there is only column 0 */
-                                                                continue;
-                                                        const int x = k2 * 2 + k1;
-                                                        float4 dv = dx[nt][j];
-                                                        float d = x == 0 ? dv.x : x == 1 ? dv.y : x == 2 ? dv.z : dv.w;
-                                                        to[i] = __fmaf_rn(sc[r][h], __fmul_rn(int_sum(c[i]), d), to[i]);
-                                                        if (Q::HAS_MIN) {
-                                                                float4 sv = sx[nt][j];
-                                                                float s;
-                                                                if (Q::N16)
-                                                                        s = k1 == 0 ? (h ? sv.y : sv.x) : (h ? sv.w : sv.z);
-                                                                else
-                                                                        s = k1 == 0 ? __fadd_rn(sv.x, sv.y) : __fadd_rn(sv.z, sv.w);
-                                                                tmin[nt][i] = __fmaf_rn(mn[r][h], s, tmin[nt][i]);
-                                                        }
-                                                }
-                                        }
-                                }
-                        }
-                }
+/* A plane's part of a tile, 16 bytes a lane; to, from: this lane's, to a shared address. */
+template <int OFF> static __device__ __forceinline__ void copy16(uint32_t to, const uint8_t *from, int off) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from + off), "n"(OFF));
+}
+template <int AT, int BYTES> static __device__ __forceinline__ void copy_plane(uint32_t to, const uint8_t *from, uint32_t lane) {
+        if constexpr (BYTES >= 512)
+                copy16<AT>(to, from, 0);
+        if constexpr (BYTES >= 1024)
+                copy16<AT + 512>(to, from, 512);
+        if constexpr (BYTES >= 1536)
+                copy16<AT + 1024>(to, from, 1024);
+        if constexpr (BYTES >= 2048)
+                copy16<AT + 1536>(to, from, 1536);
+        if constexpr (BYTES > 2048)
+                copy_plane<AT + 2048, BYTES - 2048>(to, from + 2048, lane);
+        else if constexpr (BYTES % 512)
+                if (lane < BYTES % 512 / 16)
+                        copy16<AT + BYTES / 512 * 512>(to, from, BYTES / 512 * 512);
+}
+
+/* Row group number 'slot' of a unit: of which output, and which of its own; false behind the end. */
+static __device__ __forceinline__ bool matvec_group(const matvec_args &a, uint32_t unit, uint32_t slot, uint32_t &o, uint32_t &rg) {
+        if (a.glu) {
+                o = slot >> 1;
+                rg = unit * 2 + (slot & 1);
+                return true;
         }
-        if (Q::SUPER) {
-                float d[2], m[2];
-                w.super(d, m);
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                                acc[nt][i] = __fmaf_rn(__fmul_rn(d[i >> 1], INV), tacc[nt][i], acc[nt][i]);
-                                if (Q::HAS_MIN)
-                                        acc[nt][i] = __fmaf_rn(-m[i >> 1], tmin[nt][i], acc[nt][i]);
-                        }
-        } else if (Q::HAS_MIN) {
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                                acc[nt][i] = __fsub_rn(acc[nt][i], tmin[nt][i]);
-        }
+        rg = unit * a.per_unit + slot;
+        if (rg >= a.n_rg)
+                return false;
+        o = 0;
+        while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
+                o++;
+        rg -= a.out[o].rg0;
+        return true;
 }
 
-static __device__ __forceinline__ void copy16(uint8_t *to, const uint8_t *from) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
-}
-/* A plane's part of a tile, 16 bytes a lane. */
-template <int BYTES> static __device__ __forceinline__ void copy_plane(uint8_t *to, const uint8_t *from, uint32_t lane) {
-#pragma unroll
-        for (int i = 0; i < (BYTES + 511) / 512; i++)
-                if ((i + 1) * 512 <= BYTES || i * 512 + lane * 16 < BYTES)
-                        copy16(to + i * 512 + lane * 16, from + i * 512 + lane * 16);
-}
+template <int TYPE> struct matvec_stage {
+        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+        static constexpr int BYTES = TB.code + TB.high + TB.scale + TB.super;
+};
+
+/* Where a warp is: its share of a row, its row groups among a block's. */
+struct matvec_place {
+        uint32_t lane, warp, part, team, teams; /* part of a row; which of the block's row groups, every teams-th */
+        uint32_t sb0, tiles, rounds;
+        __device__ __forceinline__ matvec_place(const matvec_args &a, uint32_t warps) {
+                lane = threadIdx.x & 31;
+                warp = threadIdx.x >> 5;
+                part = warp % a.ks;
+                team = warp / a.ks;
+                teams = warps / a.ks;
+                sb0 = part * a.per_warp;
+                tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
+                rounds = blockIdx.x < a.n_unit ? (a.n_unit - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+        }
+        /* How many row groups it has in all: only the last unit is cut. */
+        __device__ __forceinline__ uint32_t groups(const matvec_args &a) const {
+                const uint32_t each = (a.per_unit - team + teams - 1) / teams, last = (blockIdx.x + (rounds - 1) * gridDim.x) * a.per_unit;
+                if (rounds == 0 || team >= a.per_unit)
+                        return 0;
+                if (a.glu || last + a.per_unit <= a.n_rg)
+                        return rounds * each;
+                return (rounds - 1) * each + (last + team < a.n_rg ? (a.n_rg - last - team + teams - 1) / teams : 0);
+        }
+};
 
 /*
  * Each warp has a ring of tiles of its own in shared memory, filled by
- * asynchronous copies RING tiles ahead, across the row groups that its block
- * goes through: what is in flight depends on no register and on no other warp.
- * The first tiles are asked for before the predecessor's results are waited for.
+ * asynchronous copies RING tiles ahead, across all row groups that it goes
+ * through: what is in flight depends on no register and on no other warp. The
+ * first tiles are asked for before the predecessor's results are waited for.
  */
-template <int TYPE, int NT> struct matvec_shape {
-        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-        static constexpr int STAGE = TB.code + TB.high + TB.scale + TB.super;
-        static constexpr int RING = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : 4;
-        static constexpr bool TWO = NT < 4; /* sums of two row groups: one barrier each instead of two */
-        static constexpr size_t red_bytes(uint32_t warps) { return (size_t)warps * 16 * 8 * NT * sizeof(float) * (TWO ? 2 : 1); }
-        static constexpr size_t smem(uint32_t warps) { return (size_t)warps * STAGE * RING + red_bytes(warps); }
-};
+template <int TYPE, int RING> struct matvec_ring {
+        typedef matvec_stage<TYPE> ST;
+        static constexpr tile_bytes TB = ST::TB;
+        const uint8_t *at[4];                    /* this lane's part of tile 0 of the warp's share, of the output asked for */
+        uint32_t to;                             /* this lane's part of the ring, a shared address */
+        uint32_t place;                          /* in the ring, in bytes: what next() gives and ask() fills again */
+        uint32_t unit, slot, tile, k, left, end; /* next tile to ask for, row groups left; end: of this output, in the grid's order */
 
-template <int TYPE, int NT, bool ONE> __global__ void __launch_bounds__(256, NT == 4 ? 1 : 2) matvec_kernel(const matvec_args a) {
-        typedef qtype<TYPE> Q;
-        typedef matvec_shape<TYPE, NT> SH;
-        constexpr int RING = SH::RING, STAGE = SH::STAGE;
-        extern __shared__ __align__(16) uint8_t ring_all[]; /* [warps][RING][STAGE], then red */
-        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-        float *red_all = (float *)(ring_all + (blockDim.x >> 5) * RING * STAGE); /* [TWO ? 2 : 1][warps][16][8 NT] */
-        uint32_t red_turn = 0;
-        uint8_t *ring = ring_all + warp * RING * STAGE;
-        const uint32_t per_block = blockDim.x / 32 / a.ks, part = warp % a.ks; /* row groups side by side in this block */
-        const uint32_t rg_first = blockIdx.x * per_block, rg_step = gridDim.x * per_block;
-        const uint32_t rounds = rg_first < a.n_rg ? (a.n_rg - rg_first + rg_step - 1) / rg_step : 0;
-        const uint32_t sb0 = part * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
-        uint32_t expert = 0, c0 = 0, n = a.jobs.n;
-        uint32_t pi = 0, pt = 0, slot_in = 0; /* next tile to ask for */
-        bool by_expert = false;
-
-        tile_src src = {};
-        auto ask = [&]() {
-                if (pi < rounds && (pt || rg_first + warp / a.ks + pi * rg_step < a.n_rg)) {
-                        if (pt == 0) { /* a new row group */
-                                uint32_t rg = rg_first + warp / a.ks + pi * rg_step, o = 0;
-                                while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
-                                        o++;
-                                src = tile_at(a.out[o].w, by_expert ? (size_t)expert * a.out[o].expert_stride : 0,
-                                              (size_t)(rg - a.out[o].rg0) * a.n_sb + sb0);
-                        }
-                        uint8_t *to = ring + slot_in * STAGE;
-                        copy_plane<SH::TB.code>(to, src.code, lane);
-                        src.code += SH::TB.code;
-                        if (SH::TB.high) {
-                                copy_plane<SH::TB.high>(to + SH::TB.code, src.high, lane);
-                                src.high += SH::TB.high;
-                        }
-                        if (SH::TB.scale) {
-                                copy_plane<SH::TB.scale>(to + SH::TB.code + SH::TB.high, src.scale, lane);
-                                src.scale += SH::TB.scale;
-                        }
-                        if (SH::TB.super) {
-                                copy_plane<SH::TB.super>(to + SH::TB.code + SH::TB.high + SH::TB.scale, src.super, lane);
-                                src.super += SH::TB.super;
-                        }
-                        if (++pt == tiles) {
-                                pt = 0;
-                                pi++;
+        __device__ __forceinline__ void output(const matvec_args &a, const matvec_place &p, const matvec_out &o, uint32_t expert) {
+                const uint64_t far = (uint64_t)expert * o.expert_stride + p.lane * 16;
+                at[0] = o.w.p[0] + far + p.sb0 * TB.code;
+                if (TB.high)
+                        at[1] = o.w.p[1] + far + p.sb0 * TB.high;
+                if (TB.scale)
+                        at[2] = o.w.p[2] + far + p.sb0 * TB.scale;
+                if (TB.super)
+                        at[3] = o.w.p[3] + far + p.sb0 * TB.super;
+        }
+        /* The row group of (unit, slot). */
+        __device__ __forceinline__ void group(const matvec_args &a, const matvec_place &p, uint32_t expert) {
+                if (a.glu) {
+                        if (slot < 2)
+                                output(a, p, a.out[0], expert);
+                        else
+                                output(a, p, a.out[1], expert);
+                        tile = (unit * 2 + (slot & 1)) * a.n_sb;
+                        return;
+                }
+                const uint32_t rg = unit * a.per_unit + slot;
+                if (rg >= end) { /* seldom: the first, and the first of another output */
+                        uint32_t o = 0;
+                        while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
+                                o++;
+                        end = o + 1 < a.n_out ? a.out[o + 1].rg0 : UINT32_MAX;
+                        output(a, p, a.out[o], expert);
+                        /* rows of this output count from rg0 */
+                        for (int i = 0; i < 4; i++)
+                                if (i == 0 || (i == 1 && TB.high) || (i == 2 && TB.scale) || (i == 3 && TB.super))
+                                        at[i] -= (size_t)a.out[o].rg0 * a.n_sb * (i == 0 ? TB.code : i == 1 ? TB.high : i == 2 ? TB.scale : TB.super);
+                }
+                tile = rg * a.n_sb;
+        }
+        __device__ __forceinline__ void ask(const matvec_args &a, const matvec_place &p, uint32_t expert) {
+                if (left) {
+                        const uint32_t dst = to + place;
+                        copy_plane<0, TB.code>(dst, at[0] + (size_t)tile * TB.code, p.lane);
+                        if constexpr (TB.high > 0)
+                                copy_plane<TB.code, TB.high>(dst, at[1] + (size_t)tile * TB.high, p.lane);
+                        if constexpr (TB.scale > 0)
+                                copy_plane<TB.code + TB.high, TB.scale>(dst, at[2] + (size_t)tile * TB.scale, p.lane);
+                        if constexpr (TB.super > 0)
+                                copy_plane<TB.code + TB.high + TB.scale, TB.super>(dst, at[3] + (size_t)tile * TB.super, p.lane);
+                        tile++;
+                        if (++k == p.tiles) {
+                                k = 0;
+                                if (--left) {
+                                        slot += p.teams;
+                                        if (slot >= a.per_unit) {
+                                                slot = p.team;
+                                                unit += gridDim.x;
+                                        }
+                                        group(a, p, expert);
+                                }
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
-                slot_in = slot_in + 1 == RING ? 0 : slot_in + 1;
-        };
-        auto start = [&]() {
-                pi = pt = slot_in = 0;
-#pragma unroll
-                for (int i = 0; i < RING; i++)
-                        ask();
-        };
-
-        pdl_next();
-        const bool lists = a.jobs.expert || a.jobs.per_expert;
-        if (!lists)
-                start(); /* weights: before the wait */
-        pdl_wait();
-        if (lists) {
-                expert = a.jobs.per_expert ? blockIdx.y : a.jobs.expert[blockIdx.y];
-                if (expert == UINT32_MAX)
-                        return;
-                if (!a.jobs.per_expert) {
-                        c0 = a.jobs.start[blockIdx.y];
-                        n = a.jobs.count[blockIdx.y];
-                }
-                by_expert = true;
-                start();
+                place = place == (RING - 1) * ST::BYTES ? 0 : place + ST::BYTES;
         }
-
-        for (uint32_t cb = 0; cb < n; cb += 8 * NT) {
-                const uint8_t *bx[NT], *cx[NT][2];
-                uint32_t slot_out = 0;
-                if (cb > 0) {
-                        __syncthreads(); /* sums of the columns before */
-                        asm volatile("cp.async.wait_all;" ::: "memory");
-                        __syncwarp();
-                        start();
-                }
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++) {
-                        uint32_t col[3] = {cb + nt * 8 + g, cb + nt * 8 + 2 * t, cb + nt * 8 + 2 * t + 1};
-                        const uint8_t *p[3];
-#pragma unroll
-                        for (int j = 0; j < 3; j++) {
-                                uint32_t x = a.jobs.x_row && col[j] < n ? a.jobs.x_row[c0 + col[j]] : c0 + col[j];
-                                if (a.jobs.per_expert)
-                                        x = x * a.jobs.n_job + expert;
-                                p[j] = col[j] < n ? a.image + x * image_slot(a.kpad) : NULL;
-                        }
-                        bx[nt] = p[0] ? p[0] + t * 16 : NULL;
-                        cx[nt][0] = p[1];
-                        cx[nt][1] = p[2];
-                }
-                for (uint32_t i = 0; i < rounds; i++) {
-                        float acc[NT][4];
-#pragma unroll
-                        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                                for (int k = 0; k < 4; k++)
-                                        acc[nt][k] = 0;
-                        constexpr float INV = Q::SUPER ? 1.0f : 1.0f / Q::MUL; /* a power of two: exact at the end too */
-                        if (rg_first + warp / a.ks + i * rg_step < a.n_rg)
+        /* base: the warp's ring. */
+        __device__ __forceinline__ void start(const matvec_args &a, const matvec_place &p, const uint8_t *base, uint32_t expert) {
+                to = (uint32_t)__cvta_generic_to_shared(base) + p.lane * 16;
+                k = place = end = 0;
+                unit = blockIdx.x;
+                slot = p.team;
+                left = p.groups(a);
+                if (left)
+                        group(a, p, expert);
 #pragma unroll 1
-                                for (uint32_t k = 0; k < tiles; k++) {
-                                        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
-                                        __syncwarp();
-                                        const uint8_t *from = ring + slot_out * STAGE;
-                                        Q w;
-                                        w.template load<true>(tile_src{from, from + SH::TB.code, from + SH::TB.code + SH::TB.high,
-                                                                       from + SH::TB.code + SH::TB.high + SH::TB.scale}, lane);
-                                        __syncwarp();
-                                        ask(); /* into the place just read */
-                                        slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
-                                        matvec_tile<Q, NT, ONE>(w, acc, bx, cx, a.kpad, sb0 + k);
-                                }
-                        float *red = red_all + (SH::TWO ? red_turn * (blockDim.x >> 5) * 16 * 8 * NT : 0);
-                        red_turn ^= 1;
-#pragma unroll
-                        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                                for (int k = 0; k < 4; k++)
-                                        if (!ONE || (t == 0 && !(k & 1)))
-                                                red[(warp * 16 + g + 8 * (k >> 1)) * (8 * NT) + nt * 8 + 2 * t + (k & 1)] = __fmul_rn(acc[nt][k], INV);
-                        __syncthreads();
-                        /* With one column the sums are a warp's work, another warp's each time; the others go on. */
-                        const bool mine = !ONE || warp == i % (blockDim.x >> 5);
-                        for (uint32_t e = ONE ? lane : threadIdx.x; mine && e < per_block * 16 * (ONE ? 1 : 8 * NT); e += ONE ? 32 : blockDim.x) {
-                                uint32_t r = e & 15, c = ONE ? 0 : (e >> 4) % (8 * NT), b = ONE ? e >> 4 : (e >> 4) / (8 * NT);
-                                uint32_t rg = rg_first + b + i * rg_step, q = 0;
-                                if (rg >= a.n_rg || cb + c >= n)
-                                        continue;
-                                while (q + 1 < a.n_out && rg >= a.out[q + 1].rg0)
-                                        q++;
-                                const matvec_out &mo = a.out[q];
-                                uint32_t row = (rg - mo.rg0) * 16 + r;
-                                if (row >= mo.rows)
-                                        continue;
-                                float s = red[((b * a.ks) * 16 + r) * (8 * NT) + c];
-                                for (uint32_t k = 1; k < a.ks; k++)
-                                        s = __fadd_rn(s, red[((b * a.ks + k) * 16 + r) * (8 * NT) + c]);
-                                if (mo.scale)
-                                        s = __fmul_rn(s, mo.scale[mo.many_scales ? expert : 0]);
-                                if (mo.bias)
-                                        s = __fadd_rn(s, mo.bias[(size_t)expert * mo.bias_stride + row]);
-                                uint32_t yr = a.jobs.y_row ? a.jobs.y_row[c0 + cb + c] : c0 + cb + c;
-                                mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = s;
-                        }
-                        if (!SH::TWO)
-                                __syncthreads();
-                }
+                for (uint32_t i = 0; i < RING; i++)
+                        ask(a, p, expert);
+        }
+        /* The next tile, when it has come; the caller asks for another, in its place, once it has read it. */
+        __device__ __forceinline__ tile_src next(const uint8_t *base) {
+                asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
+                __syncwarp();
+                const uint8_t *from = base + place;
+                return tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale};
+        }
+};
+
+/* What a job multiplies: its matrix and columns; false: nothing. After the wait. */
+static __device__ __forceinline__ bool matvec_job(const matvec_args &a, uint32_t &expert, uint32_t &c0, uint32_t &n) {
+        expert = a.jobs.per_expert ? blockIdx.y : a.jobs.expert[blockIdx.y];
+        if (expert == UINT32_MAX)
+                return false;
+        if (!a.jobs.per_expert) {
+                c0 = a.jobs.start[blockIdx.y];
+                n = a.jobs.count[blockIdx.y];
+        }
+        return true;
+}
+/* Where the image of a column begins, from a.image on. */
+static __device__ __forceinline__ size_t matvec_slot(const matvec_args &a, uint32_t expert, uint32_t col) {
+        uint32_t x = a.jobs.x_row ? a.jobs.x_row[col] : col;
+        if (a.jobs.per_expert)
+                x = x * a.jobs.n_job + expert;
+        return x * image_slot(a.kpad);
+}
+
+/* Row r of slot s: the warps' sums, in order. red: [slot][part][16][stride]. */
+static __device__ __forceinline__ float matvec_sum(const matvec_args &a, const float *red, uint32_t s, uint32_t r, uint32_t stride, uint32_t c) {
+        const float *p = red + ((s * a.ks) * 16 + r) * stride + c;
+        float v = *p;
+#pragma unroll 7
+        for (uint32_t k = 1; k < a.ks; k++)
+                v = __fadd_rn(v, p[k * 16 * stride]);
+        return v;
+}
+static __device__ __forceinline__ float matvec_finish(const matvec_out &o, uint32_t expert, uint32_t row, float v) {
+        if (o.scale)
+                v = __fmul_rn(v, o.scale[o.many_scales ? expert : 0]);
+        if (o.bias)
+                v = __fadd_rn(v, o.bias[(size_t)expert * o.bias_stride + row]);
+        return v;
+}
+/* A value of a unit to where it belongs. col: among all jobs' columns. */
+static __device__ __forceinline__ void matvec_put(const matvec_args &a, const float *red, uint32_t unit, uint32_t s, uint32_t r,
+                                                  uint32_t stride, uint32_t c, uint32_t expert, uint32_t col) {
+        uint32_t o, rg;
+        if (!matvec_group(a, unit, s, o, rg))
+                return;
+        const matvec_out &mo = a.out[o];
+        const uint32_t row = rg * 16 + r;
+        if (row >= mo.rows)
+                return;
+        uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const float v = matvec_finish(mo, expert, row, matvec_sum(a, red, s, r, stride, c));
+        mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = v;
+        if (a.add_to) {
+                float *to = a.add_to + (size_t)yr * mo.rows + row;
+                *to = __fmaf_rn(a.add_scale, v, *to);
+        }
+}
+/* A whole warp: the 32 values of a GLU unit and their block of the image. */
+static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t unit, uint32_t stride, uint32_t c,
+                                                      uint32_t expert, uint32_t col) {
+        const uint32_t lane = threadIdx.x & 31, row = unit * 32 + lane, cols = a.out[0].rows;
+        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        float g = matvec_finish(a.out[0], expert, row, matvec_sum(a, red, lane >> 4, lane & 15, stride, c));
+        float u = matvec_finish(a.out[1], expert, row, matvec_sum(a, red, 2 + (lane >> 4), lane & 15, stride, c));
+        float v = glu_value(a.act, g, u, true, a.alpha, a.limit);
+        a.h[(size_t)yr * cols + row] = v;
+        if (a.h_image.slots) {
+                uint8_t *slot = a.h_image.slots + yr * image_slot(a.h_image.kpad);
+                image_put32(slot, a.h_image.kpad, unit, v);
+                if (unit + 1 == a.n_unit)
+                        for (uint32_t kb = a.n_unit; kb < a.h_image.kpad / 32; kb++)
+                                image_put32(slot, a.h_image.kpad, kb, 0);
         }
 }
 
-template <int TYPE, int NT, bool ONE> static int matvec_run(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid, const char *what) {
-        const size_t smem = matvec_shape<TYPE, NT>::smem(threads / 32);
-        /* Persistent blocks: as many as are resident, shared among the jobs. */
-        const uint32_t most = NT == 4 ? 1 : 2, fit = (uint32_t)MAX(d->smem_sm / (smem + 1024), (size_t)1);
-        const uint32_t resident = d->n_sm * MIN(most, fit);
-        grid.x = MIN(grid.x, MAX(resident / grid.y, 1u));
-        CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
-        return launch(d, what, matvec_kernel<TYPE, NT, ONE>, grid, threads, smem, a);
-}
-
-template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t threads, dim3 grid) {
-        if (a.jobs.n == 1)
-                return matvec_run<TYPE, 1, true>(d, a, threads, grid, "product (int8, 1 column)");
-        if (a.jobs.n <= 8)
-                return matvec_run<TYPE, 1, false>(d, a, threads, grid, "product (int8, 8 columns)");
-        if (a.jobs.n <= 16)
-                return matvec_run<TYPE, 2, false>(d, a, threads, grid, "product (int8, 16 columns)");
-        return matvec_run<TYPE, 4, false>(d, a, threads, grid, "product (int8, 32 columns)");
-}
+/* Shared memory for each of 'n' blocks on a multiprocessor; a block takes 1 KB for itself. */
+static inline size_t matvec_budget(const struct cuda_dev *d, uint32_t n) { return MIN(d->smem_block, d->smem_sm / n - 1024); }

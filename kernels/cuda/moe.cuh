@@ -237,7 +237,7 @@ template <int TYPE> static __device__ __forceinline__ void moe_fetch(uint8_t *to
 }
 template <int TYPE> static __device__ __forceinline__ void moe_take(qtype<TYPE> &w, const uint8_t *from, uint32_t lane) {
         constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-        w.template load<true>(tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale}, lane);
+        tile_load<true>(w, tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale}, lane);
 }
 
 /*

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(256) full_norm_kernel(const float *q, size_t q
 }
 
 /* Norm and rope of one head in shared memory. */
-static __device__ void head_turn(const qkv_args &g, float *buf, const float *norm, uint32_t norm_cols, float full, int32_t pos, float scale) {
+static __device__ void head_turn(const qkv_args &g, float *buf, const float *norm, uint32_t norm_cols, float full, const float2 *turns, float scale) {
         const uint32_t lane = threadIdx.x & 31;
         if (norm) {
                 float f = full;
@@ -63,15 +63,10 @@ static __device__ void head_turn(const qkv_args &g, float *buf, const float *nor
                 float *r = buf + g.a.rope_off;
                 for (uint32_t i = lane; i < g.n_dims / 2; i += 32) {
                         uint32_t i0 = g.rope_kind == K_ROPE_HALVES ? i : 2 * i, i1 = g.rope_kind == K_ROPE_HALVES ? i + g.n_dims / 2 : 2 * i + 1;
-                        float sn, cs, x = r[i0], y = r[i1];
-                        /* In double and reduced: angles stay exact at long contexts. */
-                        double turn = (double)pos * g.freq[i];
-                        turn -= 6.283185307179586476925 * rint(turn * 0.15915494309189533577);
-                        sincosf((float)turn, &sn, &cs);
-                        sn *= g.mscale;
-                        cs *= g.mscale;
-                        r[i0] = x * cs - y * sn;
-                        r[i1] = x * sn + y * cs;
+                        const float2 u = turns[i];
+                        float x = r[i0], y = r[i1];
+                        r[i0] = x * u.x - y * u.y;
+                        r[i1] = x * u.y + y * u.x;
                 }
                 __syncwarp();
         }
@@ -82,15 +77,30 @@ static __device__ void head_turn(const qkv_args &g, float *buf, const float *nor
 }
 
 __global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
-        extern __shared__ float heads_all[];
+        extern __shared__ __align__(8) float heads_all[]; /* [warps][columns], then the row's turns */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, item = blockIdx.x * QKV_WARPS + warp, row = blockIdx.y;
-        float *buf = heads_all + warp * MAX(g.a.dk, g.a.dv);
+        const uint32_t cols = MAX(g.a.dk, g.a.dv) + 1 & ~1u;
+        float *buf = heads_all + warp * cols;
+        float2 *turns = (float2 *)(heads_all + QKV_WARPS * cols);
 
         pdl_next();
-        pdl_wait();
-        if (item >= g.a.n_head + (g.a.k ? g.a.n_head_kv : 0))
-                return;
+        /* Positions and pages are the step's own data, there before its first kernel: so angles and places come before the wait. */
         const int32_t pos = g.b.pos[row];
+        const bool is_k = item >= g.a.n_head && item < g.a.n_head + (g.a.k ? g.a.n_head_kv : 0);
+        const uint32_t slot = is_k ? kv_slot(g.b, g.kv, g.b.seq[row], (uint32_t)pos) : UINT32_MAX;
+        if (g.rope_kind != K_ROPE_NONE)
+                for (uint32_t i = threadIdx.x; i < g.n_dims / 2; i += QKV_WARPS * 32) {
+                        /* In double and reduced: angles stay exact at long contexts. */
+                        double turn = (double)pos * g.freq[i];
+                        float sn, cs;
+                        turn -= 6.283185307179586476925 * rint(turn * 0.15915494309189533577);
+                        sincosf((float)turn, &sn, &cs);
+                        turns[i] = make_float2(cs * g.mscale, sn * g.mscale);
+                }
+        __syncthreads();
+        pdl_wait();
+        if (item >= g.a.n_head && !is_k)
+                return;
         if (item < g.a.n_head) {
                 float *q = g.a.q + row * g.a.q_stride + (size_t)item * g.a.q_head;
                 float scale = 1;
@@ -100,12 +110,12 @@ __global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
                 if (g.a.q_temp != 0)
                         scale = 1 + g.a.q_temp * logf(1 + floorf((float)pos / (float)g.a.q_temp_len));
                 head_turn(g, buf, g.a.q_norm ? g.a.q_norm + (g.a.norm_full ? item * g.a.dk : 0) : NULL, g.a.dk,
-                          g.full ? g.full[2 * row] : 1, pos, scale);
+                          g.full ? g.full[2 * row] : 1, turns, scale);
                 for (uint32_t c = lane; c < g.a.dk; c += 32)
                         q[c] = buf[c];
                 return;
         }
-        const uint32_t h = item - g.a.n_head, slot = kv_slot(g.b, g.kv, g.b.seq[row], (uint32_t)pos);
+        const uint32_t h = item - g.a.n_head;
         if (g.a.v && g.kv.v) {
                 const float *v = g.a.v + row * g.a.v_stride + (size_t)h * g.a.v_head;
                 float f = 1;
@@ -128,7 +138,7 @@ __global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
                 buf[c] = k[c];
         __syncwarp();
         head_turn(g, buf, g.a.k_norm ? g.a.k_norm + (g.a.norm_full ? h * g.a.dk : 0) : NULL, g.a.k_norm_cols ? g.a.k_norm_cols : g.a.dk,
-                  g.full ? g.full[2 * row + 1] : 1, pos, 1);
+                  g.full ? g.full[2 * row + 1] : 1, turns, 1);
         if (slot == UINT32_MAX)
                 return;
         uint8_t *to = (uint8_t *)g.kv.k + (size_t)slot * g.kv.k_row_bytes;
@@ -159,5 +169,5 @@ int cuda_run_qkv(struct cuda_dev *d, const struct dbatch *b, const struct cmd_qk
         }
         uint32_t items = g.a.n_head + (g.a.k ? g.a.n_head_kv : 0);
         return launch(d, "rope and KV", qkv_kernel, dim3(DIV_ROUND_UP(items, (uint32_t)QKV_WARPS), b->n), QKV_WARPS * 32,
-                      (size_t)QKV_WARPS * MAX(g.a.dk, g.a.dv) * sizeof(float), g);
+                      ((size_t)QKV_WARPS * (MAX(g.a.dk, g.a.dv) + 1 & ~1u) + g.n_dims) * sizeof(float), g);
 }

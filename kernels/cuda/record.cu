@@ -43,18 +43,18 @@ static int stage_send(struct cuda_dev *d) {
 /* ---- running ------------------------------------------------------------------- */
 
 /* Matrices in host memory pass through the ring on their way to prompt rows. */
-static int run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd_head *h) {
+static int run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd_head *h, struct linear_with *with) {
         const struct cmd_linear *p = (const struct cmd_linear *)(h + 1);
         struct cmd_linear c;
         int r;
 
         if (!cuda_ring_wanted(d, h))
-                return cuda_run_linear(d, b, p);
+                return cuda_run_linear(d, b, p, with);
         c = *p;
         for (uint32_t i = 0; i < c.n_out; i++)
                 if ((r = cuda_ring_enter(d, &c.out[i].w)) < 0)
                         return r;
-        r = cuda_run_linear(d, b, &c);
+        r = cuda_run_linear(d, b, &c, with);
         return r < 0 ? r : cuda_ring_leave(d);
 }
 
@@ -73,7 +73,7 @@ static int run_moe(struct cuda_dev *d, const struct cmd_head *h, const struct cm
         return cuda_ring_leave(d);
 }
 
-static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *h) {
+static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *h, struct linear_with *with) {
         void *p = (void *)(h + 1);
         switch ((enum cmd_kind)h->kind) {
         case CMD_BATCH:
@@ -81,7 +81,7 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
                 return 0;
         case CMD_EMBED: return cuda_run_embed(d, b, (const struct cmd_embed *)p);
         case CMD_NORM: return cuda_run_norm(d, b, (const struct cmd_norm *)p);
-        case CMD_LINEAR: return run_linear(d, b, h);
+        case CMD_LINEAR: return run_linear(d, b, h, with);
         case CMD_HEAD_LINEAR: return cuda_run_head_linear(d, b, (const struct cmd_head_linear *)p);
         case CMD_GLU: return cuda_run_glu(d, b, (const struct cmd_glu *)p);
         case CMD_QKV: return cuda_run_qkv(d, b, (const struct cmd_qkv *)p);
@@ -96,18 +96,47 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
         return -EINVAL;
 }
 
+/*
+ * A product and the GLU of it, or a product and the addition that the next norm
+ * begins with, or a router and its experts: in one kernel where it can be
+ * (linear.cu and moe.cu decide). Commands stay as they were recorded, so the arena still names the step.
+ */
 static int run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
+        bool added = false; /* the addition of the next command is done */
+
         if (d->has_ring)
                 cuda_ring_begin(d);
         for (size_t at = 0; at < d->arena_used;) {
-                const struct cmd_head *h = (const struct cmd_head *)(arena + at), *next = (const struct cmd_head *)(arena + at + h->bytes);
-                const bool pair = h->kind == CMD_LINEAR && at + h->bytes < d->arena_used && next->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
-                                  cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(next + 1));
-                int r = pair ? run_moe(d, next, (const struct cmd_linear *)(h + 1)) : run_one(d, &b, h);
+                const struct cmd_head *h = (const struct cmd_head *)(arena + at), *next = NULL;
+                struct linear_with with = {};
+                int r = 0;
+
+                at += h->bytes;
+                if (at < d->arena_used)
+                        next = (const struct cmd_head *)(arena + at);
+                if (h->kind == CMD_LINEAR && next && next->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
+                    cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(next + 1))) {
+                        r = run_moe(d, next, (const struct cmd_linear *)(h + 1));
+                        at += next->bytes;
+                } else if (h->kind == CMD_NORM && added) {
+                        struct cmd_norm n = *(const struct cmd_norm *)(h + 1);
+                        n.has_add = 0;
+                        if (n.has_out)
+                                r = cuda_run_norm(d, &b, &n);
+                        added = false;
+                } else {
+                        if (next && next->kind == CMD_GLU)
+                                with.glu = (const struct cmd_glu *)(next + 1);
+                        if (next && next->kind == CMD_NORM)
+                                with.add = (const struct cmd_norm *)(next + 1);
+                        r = run_one(d, &b, h, &with);
+                        added = with.add_done;
+                        if (with.glu_done)
+                                at += next->bytes;
+                }
                 if (r < 0)
                         return r;
-                at += h->bytes + (pair ? next->bytes : 0);
         }
         return 0;
 }

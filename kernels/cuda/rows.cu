@@ -56,11 +56,11 @@ __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_args a) {
                                 float v = (y[c] - st.x) * st.y * a.add_w[c];
                                 if (a.add_b)
                                         v += a.add_b[c];
-                                buf[c] = x[c] + a.add_scale * v;
+                                buf[c] = __fmaf_rn(a.add_scale, v, x[c]);
                         }
                 } else {
                         for (uint32_t c = threadIdx.x; c < a.cols; c += blockDim.x)
-                                buf[c] = x[c] + a.add_scale * y[c];
+                                buf[c] = __fmaf_rn(a.add_scale, y[c], x[c]);
                 }
                 for (uint32_t c = threadIdx.x; c < a.cols; c += blockDim.x)
                         x[c] = buf[c];
@@ -114,6 +114,21 @@ __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_args a) {
                 image_row(a.img, o, a.cols, red, [&](uint32_t c) { return buf[c]; });
 }
 
+/* Sum of squares, factor and normed values; contractions spelt out, since products add to the residual in the same way. */
+static __device__ __forceinline__ float norm_square4(float4 t) {
+        return __fadd_rn(__fmaf_rn(t.x, t.x, __fmul_rn(t.y, t.y)), __fmaf_rn(t.z, t.z, __fmul_rn(t.w, t.w)));
+}
+static __device__ __forceinline__ float norm_factor(uint32_t kind, float sum, uint32_t n, float eps) {
+        return kind == K_NORM_L2 ? rsqrtf(sum + eps) : rsqrtf(__fadd_rn(__fdiv_rn(sum, (float)n), eps));
+}
+static __device__ __forceinline__ float norm_value(float x, float mean, float f, float w, float b, float scale) {
+        return __fmul_rn(__fmaf_rn(__fmul_rn(__fsub_rn(x, mean), f), w, b), scale);
+}
+static __device__ __forceinline__ float4 norm_value4(float4 x, float mean, float f, float4 w, float4 b, float scale) {
+        return make_float4(norm_value(x.x, mean, f, w.x, b.x, scale), norm_value(x.y, mean, f, w.y, b.y, scale),
+                           norm_value(x.z, mean, f, w.z, b.z, scale), norm_value(x.w, mean, f, w.w, b.w, scale));
+}
+
 /*
  * The same for whole rows of a multiple of 4 columns, V float4 a thread in
  * registers. The number of threads follows from the columns alone, so that a
@@ -150,12 +165,9 @@ template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const 
                 }
 #pragma unroll
                 for (int i = 0; i < V; i++)
-                        if (i * blockDim.x + threadIdx.x < n4) {
-                                float4 t = make_float4(u[i].x - mean, u[i].y - mean, u[i].z - mean, u[i].w - mean);
-                                s += (t.x * t.x + t.y * t.y) + (t.z * t.z + t.w * t.w);
-                        }
-                s = block_sum(s, red);
-                return make_float2(mean, a.kind == K_NORM_L2 ? rsqrtf(s + a.eps) : rsqrtf(s / (float)a.cols + a.eps));
+                        if (i * blockDim.x + threadIdx.x < n4)
+                                s = __fadd_rn(s, norm_square4(make_float4(u[i].x - mean, u[i].y - mean, u[i].z - mean, u[i].w - mean)));
+                return make_float2(mean, norm_factor(a.kind, block_sum(s, red), a.cols, a.eps));
         };
         if (a.add) {
                 const float4 *add = (const float4 *)(a.add + (size_t)r * a.cols);
@@ -179,8 +191,8 @@ template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const 
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                         uint32_t c = i * blockDim.x + threadIdx.x;
-                        v[i] = make_float4(v[i].x + a.add_scale * y[i].x, v[i].y + a.add_scale * y[i].y, v[i].z + a.add_scale * y[i].z,
-                                           v[i].w + a.add_scale * y[i].w);
+                        v[i] = make_float4(__fmaf_rn(a.add_scale, y[i].x, v[i].x), __fmaf_rn(a.add_scale, y[i].y, v[i].y),
+                                           __fmaf_rn(a.add_scale, y[i].z, v[i].z), __fmaf_rn(a.add_scale, y[i].w, v[i].w));
                         if (c < n4)
                                 x[c] = v[i];
                 }
@@ -194,8 +206,7 @@ template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const 
         for (int i = 0; i < V; i++) {
                 uint32_t c = i * blockDim.x + threadIdx.x;
                 float4 b = a.b && c < n4 ? ((const float4 *)a.b)[c] : make_float4(0, 0, 0, 0);
-                v[i] = make_float4(((v[i].x - st.x) * st.y * w[i].x + b.x) * a.out_scale, ((v[i].y - st.x) * st.y * w[i].y + b.y) * a.out_scale,
-                                   ((v[i].z - st.x) * st.y * w[i].z + b.z) * a.out_scale, ((v[i].w - st.x) * st.y * w[i].w + b.w) * a.out_scale);
+                v[i] = norm_value4(v[i], st.x, st.y, w[i], b, a.out_scale);
                 if (c < n4)
                         out[c] = v[i];
                 else

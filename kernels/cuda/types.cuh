@@ -61,17 +61,19 @@ static __device__ __forceinline__ void lut8(const lut16 &l, uint32_t w, uint32_t
 
 /* P4 words of kb: rows g and g + 8. */
 struct p4 { uint4 v[4]; };
-template <bool S> static __device__ __forceinline__ void p4_load(p4 &p, const uint8_t *code, uint32_t lane) {
+template <bool S> static __device__ __forceinline__ void p4_load(p4 &p, const uint8_t *code, uint32_t lane, int q) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-                p.v[i] = ld16<S>(code + (i * 32 + lane) * 16);
+                if (q < 0 || i == q)
+                        p.v[i] = ld16<S>(code + (i * 32 + lane) * 16);
 }
 static __device__ __forceinline__ uint32_t p4_word(const p4 &p, int kb, int r) { return word4(p.v[kb >> 1], (kb & 1) * 2 + r); }
 struct p2 { uint4 v[2]; };
-template <bool S> static __device__ __forceinline__ void p2_load(p2 &p, const uint8_t *code, uint32_t lane) {
+template <bool S> static __device__ __forceinline__ void p2_load(p2 &p, const uint8_t *code, uint32_t lane, int q) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-                p.v[i] = ld16<S>(code + (i * 32 + lane) * 16);
+                if (q < 0 || i * 2 == q)
+                        p.v[i] = ld16<S>(code + (i * 32 + lane) * 16);
 }
 /* Two fields of 2 bits per byte, at bits 0 and 2 after the shift. */
 static __device__ __forceinline__ uint32_t p2_word(const p2 &p, int kb, int r) {
@@ -101,15 +103,56 @@ template <bool S> static __device__ __forceinline__ void scale32_load(scale32 &s
         s.m[1] = ld16<S>(p + 48);
 }
 
+/*
+ * load_codes(): all of a tile, or (q_ = 0 .. 3, in order) what codes() of blocks
+ * 2 q_ and 2 q_ + 1 reads that has not been loaded for smaller q_.
+ */
 struct q_base {
         static constexpr bool SUPER = false, HAS_MIN = false, N16 = false;
+        static constexpr bool FIELDS = false; /* has fields(): codes in place within unsigned bytes, 4^(2 (kb & 1) + half) times too large */
         static constexpr float MUL = 1;
 };
+
+/*
+ * What a lane scales when there is one activation (matvec_one.cuh): of a tile in
+ * shared memory and row g + 8 r, the scales and mins of the blocks of 32 2 p and
+ * 2 p + 1, or of their four halves; times super (and 1 / MUL), if the type has it.
+ */
+#define LANE_PAIR static __device__ __forceinline__ void pair(const tile_src &t, uint32_t g, uint32_t p, int r, float *sc, float *mn)
+static __device__ __forceinline__ void pair_half(const uint8_t *at, uint32_t p, float *sc) {
+        uint32_t v = *(const uint32_t *)(at + p * 4);
+        sc[0] = half_lo(v);
+        sc[1] = half_hi(v);
+}
+static __device__ __forceinline__ void pair_half_min(const uint8_t *at, uint32_t p, float *sc, float *mn) {
+        pair_half(at, p, sc);
+        pair_half(at + 16, p, mn);
+        mn[0] = -mn[0];
+        mn[1] = -mn[1];
+}
+static __device__ __forceinline__ float half_from(const uint8_t *at) { return __half2float(*(const __half *)at); }
+/* d times byte i, rounded once: the 2^23 of ubyte_at() leaves within the multiply-add. bias: -2^23 d, which is exact. */
+static __device__ __forceinline__ float ubyte_times(uint32_t w, int i, float d, float bias) {
+        return __fmaf_rn(__uint_as_float(__byte_perm(w, 0x4b000000, 0x7540 | i)), d, bias);
+}
+template <int N> static __device__ __forceinline__ void pair_signed(uint32_t v, float d, float *sc) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+                sc[i] = __fmul_rn(sbyte_at(v, i), d);
+}
+template <int N> static __device__ __forceinline__ void pair_unsigned(uint32_t v, float d, float *sc) {
+        const float bias = -8388608.0f * d;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+                sc[i] = ubyte_times(v, i, d, bias);
+}
 
 template <> struct qtype<K_Q4_0> : q_base {
         static constexpr float MUL = 16;
         p4 q; scale16 s;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); scale16_load<S>(s, t.scale, lane); }
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale16_load<S>(s, t.scale, lane); }
+        LANE_PAIR { pair_half(t.scale + g * 32 + r * 16, p, sc); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -126,7 +169,9 @@ template <> struct qtype<K_Q4_0> : q_base {
 template <> struct qtype<K_Q4_1> : q_base {
         static constexpr bool HAS_MIN = true;
         p4 q; scale32 s;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); scale32_load<S>(s, t.scale, lane); }
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale32_load<S>(s, t.scale, lane); }
+        LANE_PAIR { pair_half_min(t.scale + g * 64 + r * 32, p, sc, mn); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -143,11 +188,13 @@ template <> struct qtype<K_Q4_1> : q_base {
 template <> struct qtype<K_Q5_0> : q_base {
         static constexpr float MUL = 8;
         p4 q; uint4 h; scale16 s;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load<S>(q, t.code, lane);
-                h = ld16<S>(t.high + lane * 16);
-                scale16_load<S>(s, t.scale, lane);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) {
+                p4_load<S>(q, t.code, lane, q_);
+                if (q_ <= 0)
+                        h = ld16<S>(t.high + lane * 16);
         }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale16_load<S>(s, t.scale, lane); }
+        LANE_PAIR { pair_half(t.scale + g * 32 + r * 16, p, sc); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -164,11 +211,13 @@ template <> struct qtype<K_Q5_0> : q_base {
 template <> struct qtype<K_Q5_1> : q_base {
         static constexpr bool HAS_MIN = true;
         p4 q; uint4 h; scale32 s;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load<S>(q, t.code, lane);
-                h = ld16<S>(t.high + lane * 16);
-                scale32_load<S>(s, t.scale, lane);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) {
+                p4_load<S>(q, t.code, lane, q_);
+                if (q_ <= 0)
+                        h = ld16<S>(t.high + lane * 16);
         }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale32_load<S>(s, t.scale, lane); }
+        LANE_PAIR { pair_half_min(t.scale + g * 64 + r * 32, p, sc, mn); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -184,12 +233,14 @@ template <> struct qtype<K_Q5_1> : q_base {
 
 template <> struct qtype<K_Q8_0> : q_base {
         uint4 q[8]; scale16 s;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) {
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                        q[i] = ld16<S>(t.code + (i * 32 + lane) * 16);
-                scale16_load<S>(s, t.scale, lane);
+                        if (q_ < 0 || i >> 1 == q_)
+                                q[i] = ld16<S>(t.code + (i * 32 + lane) * 16);
         }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale16_load<S>(s, t.scale, lane); }
+        LANE_PAIR { pair_half(t.scale + g * 32 + r * 16, p, sc); }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 a[0] = q[kb].x;
                 a[1] = q[kb].y;
@@ -207,7 +258,9 @@ template <> struct qtype<K_Q8_0> : q_base {
 
 template <> struct qtype<K_IQ4_NL> : q_base {
         p4 q; scale16 s;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); scale16_load<S>(s, t.scale, lane); }
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale16_load<S>(s, t.scale, lane); }
+        LANE_PAIR { pair_half(t.scale + g * 32 + r * 16, p, sc); }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_IQ4;
                 lut8(l, p4_word(q, kb, 0), a[0], a[2]);
@@ -220,17 +273,21 @@ template <> struct qtype<K_IQ4_NL> : q_base {
 
 template <> struct qtype<K_MXFP4> : q_base {
         p4 q; uint4 e; /* exponents of rows g (x, y) and g + 8 (z, w) */
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); e = ld16<S>(t.scale + (lane >> 2) * 16); }
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { e = ld16<S>(t.scale + (lane >> 2) * 16); }
+        LANE_PAIR {
+                uint32_t v = *(const uint16_t *)(t.scale + g * 16 + r * 8 + p * 2);
+                sc[0] = value(v & 255);
+                sc[1] = value(v >> 8);
+        }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_FP4;
                 lut8(l, p4_word(q, kb, 0), a[0], a[2]);
                 lut8(l, p4_word(q, kb, 1), a[1], a[3]);
         }
         /* Half of 2^(e - 127), since the table holds doubled values (OCP MX 1.0, 5.3). */
-        __device__ float scale(int kb, int, int r) const {
-                uint32_t x = (word4(e, r * 2 + (kb >> 2)) >> (8 * (kb & 3))) & 255;
-                return __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23);
-        }
+        static __device__ float value(uint32_t x) { return __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23); }
+        __device__ float scale(int kb, int, int r) const { return value((word4(e, r * 2 + (kb >> 2)) >> (8 * (kb & 3))) & 255); }
         __device__ float min(int, int, int) const { return 0; }
         __device__ void super(float *, float *) const {}
 };
@@ -238,10 +295,16 @@ template <> struct qtype<K_MXFP4> : q_base {
 template <> struct qtype<K_NVFP4> : q_base {
         static constexpr bool N16 = true;
         p4 q; uint4 e[2];
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load<S>(q, t.code, lane);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) {
                 e[0] = ld16<S>(t.scale + (lane >> 2) * 32);
                 e[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
+        }
+        LANE_PAIR {
+                uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                        sc[i] = value((v >> (8 * i)) & 255);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_FP4;
@@ -249,12 +312,13 @@ template <> struct qtype<K_NVFP4> : q_base {
                 lut8(l, p4_word(q, kb, 1), a[1], a[3]);
         }
         /* Half of an unsigned E4M3: 4 exponent bits (bias 7), 3 of mantissa; 0 and 0x7f are zero. */
-        __device__ float scale(int kb, int h, int r) const {
-                uint32_t x = (word4(e[r], kb >> 1) >> (8 * ((kb & 1) * 2 + h))) & 255, ex = (x >> 3) & 15, m = x & 7;
+        static __device__ float value(uint32_t x) {
+                uint32_t ex = (x >> 3) & 15, m = x & 7;
                 if (x == 0 || x == 0x7f)
                         return 0;
                 return 0.5f * (ex ? __uint_as_float((ex + 120) << 23 | m << 20) : (float)m * 0.001953125f);
         }
+        __device__ float scale(int kb, int h, int r) const { return value((word4(e[r], kb >> 1) >> (8 * ((kb & 1) * 2 + h))) & 255); }
         __device__ float min(int, int, int) const { return 0; }
         __device__ void super(float *, float *) const {}
 };
@@ -262,10 +326,14 @@ template <> struct qtype<K_NVFP4> : q_base {
 template <> struct qtype<K_IQ4_XS> : q_base {
         static constexpr bool SUPER = true;
         p4 q; uint4 s; uint32_t d;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load<S>(q, t.code, lane);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) {
                 s = ld16<S>(t.scale + (lane >> 2) * 16);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        LANE_PAIR {
+                uint32_t v = *(const uint16_t *)(t.scale + g * 16 + r * 8 + p * 2);
+                pair_signed<2>(v, half_from(t.super + g * 4 + r * 2), sc);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_IQ4;
@@ -292,6 +360,14 @@ struct khead {
                         sc[r][1] = v.w;
                 }
         }
+        /* Blocks 2 p and 2 p + 1 of the row whose head is at 'at'. */
+        static __device__ void pair(const uint8_t *at, uint32_t p, float *sc, float *mn) {
+                const uint4 v = *(const uint4 *)at;
+                uint32_t s = p < 2 ? v.y & 0x3f3f3f3f : (v.w & M4) | ((v.y >> 2) & 0x30303030);
+                uint32_t m = p < 2 ? v.z & 0x3f3f3f3f : ((v.w >> 4) & M4) | ((v.z >> 2) & 0x30303030);
+                pair_unsigned<2>(s >> (16 * (p & 1)), half_lo(v.x), sc);
+                pair_unsigned<2>(m >> (16 * (p & 1)), half_hi(v.x), mn);
+        }
         __device__ uint32_t scales(int r, int i) const {
                 return i == 0 ? sc[r][0] & 0x3f3f3f3f : (sc[r][1] & M4) | ((sc[r][0] >> 2) & 0x30303030);
         }
@@ -303,7 +379,9 @@ struct khead {
 template <> struct qtype<K_Q4_K> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
         p4 q; khead h;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) { p4_load<S>(q, t.code, lane); h.template load<S>(t.scale, lane); }
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { h.template load<S>(t.scale, lane); }
+        LANE_PAIR { khead::pair(t.scale + g * 32 + r * 16, p, sc, mn); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -326,11 +404,13 @@ template <> struct qtype<K_Q4_K> : q_base {
 template <> struct qtype<K_Q5_K> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
         p4 q; uint4 b; khead h;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load<S>(q, t.code, lane);
-                b = ld16<S>(t.high + lane * 16);
-                h.template load<S>(t.scale, lane);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) {
+                p4_load<S>(q, t.code, lane, q_);
+                if (q_ <= 0)
+                        b = ld16<S>(t.high + lane * 16);
         }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { h.template load<S>(t.scale, lane); }
+        LANE_PAIR { khead::pair(t.scale + g * 32 + r * 16, p, sc, mn); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -354,12 +434,18 @@ template <> struct qtype<K_Q6_K> : q_base {
         static constexpr bool SUPER = true, N16 = true;
         static constexpr float MUL = 4;
         p4 q; p2 b; uint4 s[2]; uint32_t d;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p4_load<S>(q, t.code, lane);
-                p2_load<S>(b, t.high, lane);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) {
+                p4_load<S>(q, t.code, lane, q_);
+                p2_load<S>(b, t.high, lane, q_);
+        }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) {
                 s[0] = ld16<S>(t.scale + (lane >> 2) * 32);
                 s[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        LANE_PAIR {
+                uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4);
+                pair_signed<4>(v, half_from(t.super + g * 4 + r * 2) * (1.0f / MUL), sc);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -378,12 +464,19 @@ template <> struct qtype<K_Q3_K> : q_base {
         static constexpr bool SUPER = true, N16 = true;
         static constexpr float MUL = 32;
         p2 q; uint4 b; uint4 s[2]; uint32_t d;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p2_load<S>(q, t.code, lane);
-                b = ld16<S>(t.high + lane * 16);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) {
+                p2_load<S>(q, t.code, lane, q_);
+                if (q_ <= 0)
+                        b = ld16<S>(t.high + lane * 16);
+        }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) {
                 s[0] = ld16<S>(t.scale + (lane >> 2) * 32);
                 s[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
                 d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        }
+        LANE_PAIR {
+                uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4);
+                pair_signed<4>(v, half_from(t.super + g * 4 + r * 2) * (1.0f / MUL), sc);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -399,13 +492,26 @@ template <> struct qtype<K_Q3_K> : q_base {
 };
 
 template <> struct qtype<K_Q2_K> : q_base {
-        static constexpr bool SUPER = true, HAS_MIN = true, N16 = true;
+        static constexpr bool SUPER = true, HAS_MIN = true, N16 = true, FIELDS = true;
         p2 q; uint4 s[2]; uint2 d;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p2_load<S>(q, t.code, lane);
+        __device__ void fields(int kb, uint32_t a[4]) const {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                        uint32_t w = word4(q.v[kb >> 2], ((kb >> 1) & 1) * 2 + r);
+                        a[r] = w & (0x03030303u << (4 * (kb & 1)));
+                        a[2 + r] = w & (0x0c0c0c0cu << (4 * (kb & 1)));
+                }
+        }
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p2_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) {
                 s[0] = ld16<S>(t.scale + (lane >> 2) * 32);
                 s[1] = ld16<S>(t.scale + (lane >> 2) * 32 + 16);
                 d = *(const uint2 *)(t.super + (lane >> 2) * 8);
+        }
+        LANE_PAIR {
+                uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4), u = *(const uint32_t *)(t.super + g * 8 + r * 4);
+                pair_unsigned<4>(v & M4, half_lo(u), sc);
+                pair_unsigned<4>((v >> 4) & M4, half_hi(u), mn);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -429,9 +535,10 @@ template <> struct qtype<K_Q2_K> : q_base {
 template <> struct qtype<K_TQ2_0> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
         p2 q; uint32_t d;
-        template <bool S> __device__ void load(const tile_src &t, uint32_t lane) {
-                p2_load<S>(q, t.code, lane);
-                d = *(const uint32_t *)(t.super + (lane >> 2) * 4);
+        template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p2_load<S>(q, t.code, lane, q_); }
+        template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { d = *(const uint32_t *)(t.super + (lane >> 2) * 4); }
+        LANE_PAIR {
+                sc[0] = sc[1] = mn[0] = mn[1] = half_from(t.super + g * 4 + r * 2);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -449,6 +556,12 @@ template <> struct qtype<K_TQ2_0> : q_base {
         }
 };
 template <> struct qtype<K_TQ1_0> : qtype<K_TQ2_0> {};
+
+/* Codes and scales of a whole tile. */
+template <bool S, class Q> static __device__ __forceinline__ void tile_load(Q &w, const tile_src &t, uint32_t lane) {
+        w.template load_codes<S>(t, lane);
+        w.template load_scales<S>(t, lane);
+}
 
 /* Four weights from one word of codes(), with k_decode()'s bits: no contraction, its order. */
 template <class Q> static __device__ __forceinline__ void tile_value(const Q &w, int kb, int h, int r, uint32_t bytes, float v[4]) {

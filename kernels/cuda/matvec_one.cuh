@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * A product with one activation, the step of a single sequence: memory is to be
+ * the limit, so each lane's work counts.
+ *
+ * An MMA has eight columns of activations, and there is one. Column n gets the
+ * activation's n-th block of 32 (or the n-th half of one) and zeros elsewhere,
+ * so after a tile's eight MMAs the accumulators hold the sums of all blocks of
+ * all rows, each lane those of two rows and of two blocks of 32: every lane
+ * scales what nobody else does. The order of the sum is matvec.cuh's.
+ *
+ * The activation's image lies in shared memory, each warp's share copied by the
+ * warp itself. The warps that multiply never wait for each other: their sums go
+ * to one more warp, which adds them and writes the results, ONE_SUMS units behind
+ * at most.
+ */
+
+#include "kernels/cuda/matvec.cuh"
+
+template <class Q> struct one_image { /* per tile */
+        static constexpr uint32_t BYTES = 256 + 32 + (Q::HAS_MIN ? 64 : 0);
+};
+
+/* One tile: acc[r] += this lane's part of row g + 8 r. */
+template <class Q>
+static __device__ __forceinline__ void one_tile(const Q &w, const float (&sc)[2][4], const float (&mn)[2][4], const uint8_t *codes,
+                                                const uint8_t *dx, const uint8_t *sx, uint32_t g, uint32_t t, float acc[2]) {
+        int c[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+                c[0][i] = c[1][i] = INT_BIAS;
+        const uint8_t *b = codes + (g >> 1) * 64 + t * 16;
+        const uint2 bw = Q::N16 ? make_uint2(*(const uint32_t *)(b + (g & 1) * 4), *(const uint32_t *)(b + 8 + (g & 1) * 4))
+                                : *(const uint2 *)(b + (g & 1) * 8);
+#pragma unroll
+        for (int kb = 0; kb < 8; kb++) {
+                uint32_t a[4];
+                tile_codes(w, kb, a);
+                if (Q::N16) { /* column n: half n & 1 of block n & ~1 (c[0]) or n | 1 (c[1]) */
+                        uint32_t v = kb & 1 ? bw.y : bw.x;
+                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == (kb & ~1) ? v : 0, g == (kb | 1) ? v : 0);
+                } else { /* column n: block n */
+                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == kb ? bw.x : 0, g == kb ? bw.y : 0);
+                }
+        }
+        const float2 d = *(const float2 *)(dx + t * 8);
+        const float4 s = Q::HAS_MIN ? *(const float4 *)(sx + t * 16) : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                        const float dv = x ? d.y : d.x;
+                        if (Q::N16) {
+#pragma unroll
+                                for (int h = 0; h < 2; h++) {
+                                        acc[r] = __fmaf_rn(sc[r][2 * x + h], __fmul_rn(int_sum(c[x][2 * r + h], tile_field<Q>(x, h)), dv), acc[r]);
+                                        if (Q::HAS_MIN)
+                                                acc[r] = __fmaf_rn(-mn[r][2 * x + h], x ? (h ? s.w : s.z) : (h ? s.y : s.x), acc[r]);
+                                }
+                        } else {
+                                acc[r] = __fmaf_rn(sc[r][x], __fmul_rn(int_sum(c[x][2 * r + x], 1), dv), acc[r]);
+                                if (Q::HAS_MIN)
+                                        acc[r] = __fmaf_rn(-mn[r][x], x ? __fadd_rn(s.z, s.w) : __fadd_rn(s.x, s.y), acc[r]);
+                        }
+                }
+}
+
+/* A warp's share of the image, copied by itself: codes, scales, sums. */
+template <class Q> static __device__ __forceinline__ void one_share(const matvec_args &a, const matvec_place &p, size_t slot, uint8_t *x) {
+        constexpr uint32_t XB = one_image<Q>::BYTES;
+        uint8_t *xd = x + a.per_warp * 256, *xs = xd + a.per_warp * 32;
+        const uint8_t *from = a.image + slot, *from_d = from + a.kpad + p.sb0 * 32, *from_s = from + a.kpad + a.kpad / 8 + p.sb0 * 64;
+        const uint32_t pieces = p.tiles * (XB / 16);
+
+        from += p.sb0 * 256;
+        for (uint32_t i0 = p.lane; i0 < pieces; i0 += 128) {
+                uint4 v[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                        const uint32_t i = i0 + 32 * k;
+                        const uint8_t *at = i < p.tiles * 16 ? from + i * 16 : i < p.tiles * 18 ? from_d + (i - p.tiles * 16) * 16
+                                                                                            : from_s + (i - p.tiles * 18) * 16;
+                        v[k] = i < pieces ? __ldcg((const uint4 *)at) : make_uint4(0, 0, 0, 0);
+                }
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                        const uint32_t i = i0 + 32 * k;
+                        uint8_t *to = i < p.tiles * 16 ? x + i * 16 : i < p.tiles * 18 ? xd + (i - p.tiles * 16) * 16 : xs + (i - p.tiles * 18) * 16;
+                        if (i < pieces)
+                                *(uint4 *)to = v[k];
+                }
+        }
+        __syncwarp();
+}
+
+enum { ONE_SUMS = 4 };
+/* mbarriers in shared memory (PTX ISA, "mbarrier"): addresses are shared ones. */
+static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t count) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+static __device__ __forceinline__ void bar_arrive(uint32_t bar) {
+        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }" ::"r"(bar) : "memory");
+}
+static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity) {
+        uint32_t done;
+        do {
+#if __CUDA_ARCH__ >= 900
+                asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                             : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+#else
+                asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                             : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+#endif
+        } while (!done);
+}
+
+template <int TYPE> struct one_shape {
+        static constexpr int STAGE = matvec_stage<TYPE>::BYTES;
+        static constexpr int RING = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : STAGE > 1400 ? 4 : 5;
+        static constexpr uint32_t XB = one_image<qtype<TYPE>>::BYTES;
+};
+
+template <int TYPE> __global__ void __launch_bounds__(288, 2) matvec_one_kernel(const __grid_constant__ matvec_args a) {
+        typedef qtype<TYPE> Q;
+        typedef one_shape<TYPE> SH;
+        extern __shared__ __align__(16) uint8_t sm[]; /* [warps] rings, [warps] shares of the image, [ONE_SUMS][per_unit][ks][16] sums */
+        __shared__ __align__(8) uint64_t bars[2 * ONE_SUMS]; /* sums are there; sums have been read */
+        const uint32_t warps = (blockDim.x >> 5) - 1;
+        const matvec_place p(a, warps);
+        const uint32_t g = p.lane >> 2, t = p.lane & 3, sums = a.per_unit * a.ks * 16;
+        uint8_t *shares = sm + warps * SH::RING * SH::STAGE;
+        float *red_all = (float *)(shares + warps * a.per_warp * SH::XB);
+        const uint32_t full = (uint32_t)__cvta_generic_to_shared(bars), empty = full + 8 * ONE_SUMS;
+        const uint8_t *base = sm + p.warp * SH::RING * SH::STAGE;
+        const bool adds = p.warp == warps, lists = a.jobs.expert || a.jobs.per_expert;
+        uint32_t expert = 0, c0 = 0, n = 1;
+        matvec_ring<TYPE, SH::RING> ring;
+
+        pdl_next();
+        if (!lists && !adds)
+                ring.start(a, p, base, 0); /* weights: before the wait */
+        if (threadIdx.x < 2 * ONE_SUMS)
+                bar_init(full + 8 * threadIdx.x, threadIdx.x < ONE_SUMS ? warps : 1);
+        __syncthreads();
+        pdl_wait();
+        if (lists) {
+                if (!matvec_job(a, expert, c0, n) || n == 0)
+                        return;
+                if (!adds)
+                        ring.start(a, p, base, expert);
+        }
+
+        if (adds) {
+                for (uint32_t i = 0; i < p.rounds; i++) {
+                        const uint32_t unit = blockIdx.x + i * gridDim.x, b = i % ONE_SUMS;
+                        const float *red = red_all + b * sums;
+                        bar_wait(full + 8 * b, i / ONE_SUMS & 1);
+                        if (a.glu)
+                                matvec_put_glu(a, red, unit, 1, 0, expert, c0);
+                        else
+                                for (uint32_t e = p.lane; e < a.per_unit * 16; e += 32)
+                                        matvec_put(a, red, unit, e >> 4, e & 15, 1, 0, expert, c0);
+                        __syncwarp();
+                        if (p.lane == 0)
+                                bar_arrive(empty + 8 * b);
+                }
+                return;
+        }
+
+        const uint8_t *x = shares + p.warp * a.per_warp * SH::XB, *xd = x + a.per_warp * 256, *xs = xd + a.per_warp * 32;
+        uint32_t left = p.groups(a);
+        one_share<Q>(a, p, matvec_slot(a, expert, c0), shares + p.warp * a.per_warp * SH::XB);
+        for (uint32_t i = 0; i < p.rounds; i++) {
+                const uint32_t b = i % ONE_SUMS;
+                float *red = red_all + b * sums + p.part * 16;
+                if (i >= ONE_SUMS)
+                        bar_wait(empty + 8 * b, (i / ONE_SUMS - 1) & 1);
+                for (uint32_t s = p.team; s < a.per_unit && left; s += p.teams, left--) {
+                        float acc[2] = {0, 0};
+                        const uint8_t *xk = x, *dk = xd, *sk = xs;
+#pragma unroll 1
+                        for (uint32_t k = 0; k < p.tiles; k++, xk += 256, dk += 32, sk += 64) {
+                                const tile_src src = ring.next(base);
+                                Q w;
+                                float sc[2][4], mn[2][4];
+                                w.template load_codes<true>(src, p.lane);
+#pragma unroll
+                                for (int r = 0; r < 2; r++)
+                                        Q::pair(src, g, t, r, sc[r], mn[r]);
+                                __syncwarp();
+                                ring.ask(a, p, expert); /* into the place just read */
+                                one_tile(w, sc, mn, xk, dk, sk, g, t, acc);
+                        }
+                        constexpr float INV = Q::SUPER ? 1.0f : 1.0f / Q::MUL; /* a power of two: exact at the end too */
+#pragma unroll
+                        for (int r = 0; r < 2; r++) {
+                                acc[r] = __fadd_rn(acc[r], __shfl_xor_sync(~0u, acc[r], 1));
+                                acc[r] = __fadd_rn(acc[r], __shfl_xor_sync(~0u, acc[r], 2));
+                                if (t == 0)
+                                        red[s * a.ks * 16 + g + 8 * r] = __fmul_rn(acc[r], INV);
+                        }
+                }
+                __syncwarp();
+                if (p.lane == 0)
+                        bar_arrive(full + 8 * b);
+        }
+}
+
+/* 1: this card's shared memory is too small for it. */
+template <int TYPE> static int matvec_one_run(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
+        typedef one_shape<TYPE> SH;
+        const size_t smem = (size_t)warps * (SH::RING * SH::STAGE + a.per_warp * SH::XB) + ONE_SUMS * (size_t)a.per_unit * a.ks * 16 * sizeof(float);
+        /* Two blocks where both fit; on a large multiprocessor the next product's then begin to load while these end. */
+        const uint32_t per_sm = smem + 128 <= matvec_budget(d, 2) ? 2 : 1;
+        if (smem + 128 > matvec_budget(d, 1))
+                return 1;
+        const dim3 grid(MIN(a.n_unit, MAX(d->n_sm * per_sm / jobs, 1u)), jobs);
+        CUDA_TRY(d, cudaFuncSetAttribute(matvec_one_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "product");
+        return launch(d, "product (int8, 1 column)", matvec_one_kernel<TYPE>, grid, (warps + 1) * 32, smem, a);
+}
