@@ -124,7 +124,7 @@ static int get_rate(const struct reader *rd, json_t *o, struct profile_rate *r) 
 }
 
 static int get_lists(struct reader *rd, json_t *o, struct profile *p) {
-        json_t *cpu, *rates, *e;
+        json_t *cpu = NULL, *rates = NULL, *e;
         size_t i;
 
         if (get_list(rd, o, "host_memory_read", PROFILE_MAX_CPU, &cpu) < 0 || get_list(rd, o, "products", PROFILE_MAX_RATES, &rates) < 0)
