@@ -93,6 +93,11 @@ bool context_carve(struct eng_context *c, void *base, uint64_t *ret_bytes) {
                 c->flight[i].item = TAKE(&a, struct flight_item, c->l.n_places);
                 c->flight[i].result = TAKE(&a, struct eng_result, c->l.n_places);
         }
+        if (!cpu && c->n_out) {
+                c->beside.place = TAKE(&a, uint32_t, c->l.n_places);
+                c->beside.rows = TAKE(&a, struct k_sample_row, c->l.n_places);
+                c->beside.graph = TAKE(&a, void *, (uint64_t)MIN(c->l.n_places, MAX_WIDTH) * MAX_LENGTHS);
+        }
         if (c->keep_hidden)
                 c->pooled = TAKE(&a, float, (uint64_t)c->l.n_places * d->n_embd);
         if (!cpu) {
@@ -260,8 +265,12 @@ static int open_context(struct eng_context *c, const struct context_plan *p, str
                 r = c->dev->ops->reserve(c->dev, p->l.n_rows, cols, heads, p->l.n_ctx);
                 if (r < 0)
                         return r;
+                c->reserved = true;
         }
         r = reserve_paths(c, p, err);
+        if (r < 0)
+                return r;
+        r = beside_open(c, p);
         if (r < 0)
                 return r;
         return eng_forward_new(d, c->dev, &fl, c->mem_work, &c->forward);
@@ -288,6 +297,7 @@ int eng_context_new(struct eng_model *m, const struct eng_limits *l, struct eng_
         c->n_out = p.n_out;
         c->slots = p.slots;
         c->keep_hidden = p.keep_hidden;
+        c->mem = mem;
         r = open_context(c, &p, err);
         if (r < 0) {
                 eng_context_free(c);
@@ -304,6 +314,7 @@ struct eng_context *eng_context_free(struct eng_context *c) {
         if (!c)
                 return NULL;
         ops = c->dev->ops;
+        beside_close(c);
         mem[0] = c->mem_kv;
         mem[1] = c->mem_draft;
         mem[2] = c->mem_state;
@@ -312,6 +323,8 @@ struct eng_context *eng_context_free(struct eng_context *c) {
         for (size_t i = 0; i < ELEMENTSOF(mem); i++)
                 if (mem[i])
                         ops->mem_free(c->dev, mem[i]);
+        if (c->reserved && ops->release)
+                ops->release(c->dev);
         free(c->arena);
         free(c);
         return NULL;
@@ -319,4 +332,10 @@ struct eng_context *eng_context_free(struct eng_context *c) {
 
 const struct eng_limits *eng_context_limits(const struct eng_context *c) {
         return &c->l;
+}
+
+void eng_context_memory(const struct eng_context *c, struct eng_memory *ret) {
+        *ret = c->mem;
+        ret->total += c->beside.graph_bytes - ret->graphs;
+        ret->graphs = c->beside.graph_bytes;
 }

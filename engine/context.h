@@ -48,14 +48,42 @@ struct flight_item {
         uint32_t n, len;             /* rows; the sequence's length after it */
         enum eng_role role;
         uint32_t want, row0, out0;   /* first row, first row of logits */
+        uint32_t n_out, out;         /* rows of logits; which of the flight's results */
         struct eng_sampling sampling;
+        bool on_device;              /* the device samples */
         bool fed;                    /* a later step was begun with its token */
 };
 struct flight {
-        uint32_t n, rows, n_out;
+        uint32_t n;
+        bool done;                   /* the results are there */
         bool exclusive;              /* hands out logits or hidden states: no other step may begin */
         struct flight_item *item;    /* [n_places] */
-        struct eng_result *result;   /* [n_places] where the step has run when begin returns */
+        struct eng_result *result;   /* [n_places] */
+        struct k_sample_out *out;    /* [n_places] written by the device */
+        uint32_t n_sample;           /* of them, and the stamp that says so */
+        uint64_t stamp, begun_ns;
+        void *event;                 /* for steps that sample nothing */
+};
+
+/*
+ * What a device needs that works beside its host (k_ops.sample): the tokens of
+ * all places, the sampler's room, and graphs of the steps that generate one token
+ * for each of 1..n_width sequences, for positions up to length[i].
+ */
+#define MAX_WIDTH 64u
+#define MAX_LENGTHS 12u
+struct beside {
+        uint32_t *place;             /* [n_places] of a step's sequences */
+        struct k_sample_row *rows;   /* [n_places] */
+        void *mem;                   /* device, all of the following three */
+        uint32_t *sampled, *history; /* [n_seq], [n_seq][n_ctx] */
+        void *scratch;
+        struct k_sample_out *out;    /* pinned, [MAX_FLIGHT][n_places] */
+        void **graph;                /* [n_length][n_width]; NULL: not made */
+        uint32_t n_width, n_length, n_made, length[MAX_LENGTHS];
+        uint64_t graph_bytes;
+        /* For how long to sleep: a step's time; when the last one was seen to be done, and was by the device's clock; ours less that. */
+        uint64_t step_ns, finished_ns, device_ns, offset_ns;
 };
 
 struct step_arrays {
@@ -80,8 +108,10 @@ struct eng_context {
         uint32_t slots;              /* state slots of a sequence; 0: no recurrent layers */
         bool keep_hidden;            /* the model has embeddings or MTP */
 
+        struct eng_memory mem;       /* as planned */
         void *arena;                 /* all host memory */
         void *mem_kv, *mem_draft, *mem_state, *mem_work;
+        bool reserved;               /* the backend's scratch */
         float *logits, *hidden, *h_prev; /* device, inside mem_work */
         float *logits_host, *hidden_host; /* = device memory on the CPU */
 
@@ -93,6 +123,8 @@ struct eng_context {
         struct step_arrays a;
         struct sampler_scratch *sampler;
         float *pooled;               /* [n_places][n_embd] results */
+        bool async;                  /* steps run beside the host */
+        struct beside beside;
         struct flight flight[MAX_FLIGHT];
         uint32_t n_flight, first_flight; /* a ring, oldest first */
         bool lost;                   /* the device failed: every later step fails */
@@ -105,7 +137,9 @@ struct context_plan {
         bool keep_hidden;
         uint64_t kv, draft, state;   /* device */
         uint64_t forward, logits, hidden; /* device; hidden is one of two equal buffers with MTP */
+        uint64_t sampling;           /* device: tokens and the sampler's room */
         uint64_t scratch;            /* the backend's */
+        uint64_t pinned;             /* host memory the device writes to */
         uint64_t arena;              /* host */
 };
 
@@ -137,5 +171,25 @@ int step_check(struct eng_context *c, const struct eng_item *items, size_t n, ui
 uint32_t step_outputs(const struct eng_item *it); /* rows of logits an item needs */
 /* The item in flight whose token an item without tokens is fed; NULL: none. */
 struct flight_item *step_source(struct eng_context *c, eng_seq s);
+/* A step as the backend takes it. */
+struct step {
+        struct k_batch b;
+        struct eng_forward_io io;
+        uint32_t n_sample;           /* rows of beside.rows */
+};
+void step_empty(struct eng_context *c, struct step *st, uint32_t n_seq);
+/* step_sample.c */
+bool sample_on_device(const struct eng_context *c, const struct eng_sampling *s);
+void sample_row(const struct eng_context *c, const struct eng_sampling *s, uint32_t place, uint32_t row, uint32_t n_history,
+                uint64_t stamp, struct k_sample_out *out, struct k_sample_row *ret);
+void sample_result(const struct eng_context *c, const struct k_sample_out *o, struct eng_result *ret);
+/* beside.c */
+uint64_t beside_bytes(const struct eng_model *m, const struct context_plan *p, uint64_t *ret_scratch_at);
+int beside_open(struct eng_context *c, const struct context_plan *p);
+void beside_close(struct eng_context *c);
+uint64_t beside_graph_bytes(const struct eng_model *m, const struct context_plan *p); /* at most, of all graphs */
+int beside_wait(struct eng_context *c, struct flight *f);
+uint64_t beside_now(void);
+void *beside_graph(const struct eng_context *c, uint32_t n, uint32_t pos); /* NULL: none */
 /* The longest prefix <= n from which the sequence can go on. */
 uint32_t seq_usable(const struct eng_context *c, const struct sequence *q, uint32_t n);

@@ -156,7 +156,14 @@ int eng_plan(const struct eng_model *m, const struct eng_limits *l, uint64_t ava
              struct h_error *err);
 struct eng_context;
 int eng_context_new(struct eng_model *m, const struct eng_limits *l, struct eng_context **ret, struct h_error *err);
+/*
+ * Makes the next of what steps want to have ready (graphs), so that none is made while it serves. 1: there is more, call
+ * again; 0: all is made. Steps are right without it, and slower.
+ */
+int eng_context_warm(struct eng_context *c, struct h_error *err);
 struct eng_context *eng_context_free(struct eng_context *c);
+/* What it has taken; the plan's numbers, and of graphs what was measured. */
+void eng_context_memory(const struct eng_context *c, struct eng_memory *ret);
 const struct eng_limits *eng_context_limits(const struct eng_context *c); /* with defaults filled in */
 
 /* ---- sequences --------------------------------------------------------- */

@@ -132,6 +132,9 @@ static int count_all(const struct eng_model *m, struct context_plan *p, struct h
         eng_forward_extent(d, &cols, &heads);
         p->scratch = ops->dev_scratch ? ops->dev_scratch(m->d->k, p->l.n_rows, cols, heads, p->l.n_ctx) : 0;
 
+        p->sampling = beside_bytes(m, p, NULL);
+        p->pinned = p->sampling ? (uint64_t)MAX_FLIGHT * p->l.n_places * sizeof(struct k_sample_out) : 0;
+
         c.l = p->l;
         c.n_seq = p->n_seq;
         c.n_out = p->n_out;
@@ -181,10 +184,12 @@ int eng_plan(const struct eng_model *m, const struct eng_limits *l, uint64_t ava
         if (__builtin_add_overflow(p.forward, p.logits, &mem.workspace) ||
             __builtin_add_overflow(mem.workspace, hidden, &mem.workspace) ||
             __builtin_add_overflow(mem.workspace, p.scratch, &mem.workspace) ||
+            __builtin_add_overflow(mem.workspace, p.sampling, &mem.workspace) ||
             __builtin_add_overflow(p.kv, p.draft, &taken) || __builtin_add_overflow(taken, p.state, &taken) ||
-            __builtin_add_overflow(taken, mem.workspace, &taken))
+            __builtin_add_overflow(taken, mem.workspace, &taken) || __builtin_add_overflow(taken, beside_graph_bytes(m, &p), &taken))
                 return h_error_set(err, HEARTH_E_model_no_memory, "the context's size overflows");
-        mem.context = p.arena;
+        mem.context = p.arena + p.pinned;
+        mem.graphs = beside_graph_bytes(m, &p);
         if (__builtin_add_overflow(taken, mem.context, &taken) ||
             __builtin_add_overflow(taken, mem.weights, &mem.total))
                 return h_error_set(err, HEARTH_E_model_no_memory, "the context's size overflows");

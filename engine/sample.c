@@ -90,7 +90,7 @@ static uint32_t select_top(const float *x, uint32_t n, uint32_t k, uint32_t *hea
         i = heap[k - 1] + 1;
         heapify(x, heap, k, true);
         /* Later ids must be larger to get in. Blocks without any are skipped. */
-        while (i < n) {
+        while (i < n && x[heap[0]] < INFINITY) {
                 uint32_t next;
                 if (!vec_gather(x + i, n - i, nextafterf(x[heap[0]], INFINITY), &next, 1))
                         break;
@@ -143,8 +143,7 @@ static void apply_mask(float *x, uint32_t n, const uint64_t *mask) {
 /* The logits after penalties, bias and mask; the given ones if there are none. */
 static const float *adjust(struct sampler_scratch *w, const float *logits, uint32_t n_vocab,
                            const struct eng_sampling *s, const uint32_t *history, uint32_t n_history) {
-        bool penalties = (s->repeat_penalty > 0 && s->repeat_penalty != 1) || s->presence_penalty != 0 ||
-                         s->frequency_penalty != 0;
+        bool penalties = sample_penalizes(s);
 
         if (!penalties && s->n_bias == 0 && !s->mask)
                 return logits;

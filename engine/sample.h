@@ -44,6 +44,9 @@ double sample_uniform(uint64_t seed, uint32_t pos);
 static inline uint64_t sample_target(uint64_t mass, uint64_t noise) {
         return (uint64_t)(((unsigned __int128)mass * ((2 * noise + 1) << 10)) >> 64);
 }
+static inline bool sample_penalizes(const struct eng_sampling *s) {
+        return (s->repeat_penalty > 0 && s->repeat_penalty != 1) || s->presence_penalty != 0 || s->frequency_penalty != 0;
+}
 /* A cut at top_p of a mass. */
 static inline uint64_t sample_need(float top_p, uint64_t mass) {
         return (uint64_t)((double)top_p * (double)mass);

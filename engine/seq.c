@@ -235,6 +235,14 @@ int eng_seq_fork(struct eng_context *c, eng_seq s, uint32_t n, eng_seq *ret, uin
         f = &c->seq[fork.index];
         if (n > 0) {
                 kv_share(&c->kv, s.index, fork.index, n);
+                if (c->async) {
+                        r = c->dev->ops->copy(c->dev, c->beside.history + (size_t)fork.index * c->l.n_ctx,
+                                              c->beside.history + (size_t)s.index * c->l.n_ctx, n * sizeof(uint32_t));
+                        if (r < 0) {
+                                eng_seq_free(c, fork);
+                                return r;
+                        }
+                }
                 memcpy(f->tokens, q->tokens, n * sizeof(*f->tokens));
                 f->len = n;
                 if (c->slots) {

@@ -2,9 +2,13 @@
 /*
  * One step in two halves. begin: checks every item (step_check.c), then takes
  * pages, builds the batch (rows of generated and draft tokens first, then
- * prompts) and runs the forward pass; sequences are then as after the step.
- * finish: hands out results. Nothing is changed until all checks passed; nothing
- * is allocated.
+ * prompts) and runs the forward pass, on a device that works beside the host only
+ * as far as queueing it; sequences are then as after the step. finish: waits, and
+ * hands out results. Nothing is changed until all checks passed; nothing is
+ * allocated.
+ *
+ * A step whose logits or hidden states the host reads has its own copy of them
+ * only until the next one: it is exclusive, and has run when begin returns.
  *
  * What a step in flight still writes is safe from whatever is trimmed, freed or
  * begun meanwhile: the device does everything in the order of the calls.
@@ -23,17 +27,19 @@ static bool is_d(const struct eng_item *it) {
 
 /* ---- the batch --------------------------------------------------------------- */
 
-struct step {
-        struct k_batch b;
-        struct eng_forward_io io;
-};
+static struct flight *flight_at(struct eng_context *c, uint32_t i) {
+        return &c->flight[(c->first_flight + i) % MAX_FLIGHT];
+}
 
-/* What the step before sampled for a sequence; it has run. A token that can't be fed makes a result that means nothing. */
+/* What the step before sampled for a sequence. A token that can't be fed makes a result that means nothing. */
 static uint32_t sampled_token(struct eng_context *c, eng_seq s) {
         struct flight_item *from = step_source(c, s);
-        struct flight *f = &c->flight[(c->first_flight + c->n_flight - 1) % MAX_FLIGHT];
-        uint32_t token = f->result[from - f->item].token;
+        struct flight *f = flight_at(c, c->n_flight - 1);
+        uint32_t token;
 
+        if (c->async)
+                return K_TOKEN_SAMPLED;
+        token = f->result[from - f->item].token;
         return token < c->m->desc->n_vocab ? token : 0;
 }
 
@@ -53,6 +59,8 @@ static int add_rows(struct eng_context *c, struct step *st, const struct eng_ite
                 c->a.pos[row0 + k] = (int32_t)(q->len + k);
                 c->a.seq[row0 + k] = i;
         }
+        if (c->async)
+                c->beside.place[i] = it->seq.index;
         seq_state_begin(c, it->seq.index, i, row0, it->n, it->role);
         c->a.row0[i] = row0;
         c->a.out0[i] = st->io.n_out;
@@ -66,15 +74,28 @@ static int add_rows(struct eng_context *c, struct step *st, const struct eng_ite
         return 0;
 }
 
-static int build(struct eng_context *c, struct step *st, const struct eng_item *items, size_t n) {
+void step_empty(struct eng_context *c, struct step *st, uint32_t n_seq) {
+        *st = (struct step){ 0 };
         st->b = (struct k_batch){
-                .n_seq = (uint32_t)n, .token = c->a.token, .pos = c->a.pos, .seq = c->a.seq,
+                .n_seq = n_seq, .token = c->a.token, .pos = c->a.pos, .seq = c->a.seq,
                 .state_in = c->a.state_in, .state_out = c->a.state_out, .state_zero = c->a.state_zero,
                 .n_group = c->kv.n_group, .table = c->a.table, .table_stride = c->a.table_stride,
         };
+        if (c->async) {
+                st->b.place = c->beside.place;
+                st->b.sampled = c->beside.sampled;
+                st->b.history = c->beside.history;
+                st->b.history_stride = c->l.n_ctx;
+        }
         st->io = (struct eng_forward_io){
                 .batch = &st->b, .kv = c->kv.layer, .state = c->state, .out_rows = c->a.out_rows, .logits = c->logits,
         };
+        if (c->hidden && c->m->desc->pooling != ENG_POOL_NONE)
+                st->io.hidden = c->hidden;
+}
+
+static int build(struct eng_context *c, struct step *st, const struct eng_item *items, size_t n) {
+        step_empty(c, st, (uint32_t)n);
         for (int d = 1; d >= 0; d--)
                 for (size_t i = 0; i < n; i++)
                         if (is_d(&items[i]) == (bool)d) {
@@ -95,10 +116,10 @@ static void mean_rows(struct sequence *q, const float *rows, uint32_t n, uint32_
 }
 
 /* The pooled vector after the item's rows; for CLS the item is the sequence's start (checked). */
-static const float *pool(struct eng_context *c, const struct eng_item *it, uint32_t i) {
+static const float *pool(struct eng_context *c, const struct flight_item *it, uint32_t i) {
         const struct eng_desc *d = c->m->desc;
         struct sequence *q = &c->seq[it->seq.index];
-        const float *rows = c->hidden_host + (size_t)c->a.row0[i] * d->n_embd;
+        const float *rows = c->hidden_host + (size_t)it->row0 * d->n_embd;
         float *out = c->pooled + (size_t)i * d->n_embd;
 
         switch (d->pooling) {
@@ -136,12 +157,12 @@ static void commit_item(struct eng_context *c, const struct eng_item *it, struct
         fi->len = q->len;
 }
 
-static void fill_result(struct eng_context *c, const struct eng_item *it, uint32_t i, const struct flight_item *fi,
-                        struct eng_result *ret) {
-        const struct eng_desc *d = c->m->desc;
-        struct sequence *q = &c->seq[it->seq.index];
-        uint32_t n_out = step_outputs(it);
-        const float *logits = c->logits_host + (size_t)fi->out0 * d->n_vocab;
+static void fill_result(struct eng_context *c, struct flight *f, uint32_t i) {
+        const struct flight_item *it = &f->item[i];
+        struct eng_result *ret = &f->result[i];
+        uint32_t n_vocab = c->m->desc->n_vocab;
+        const float *logits = c->logits_host + (size_t)it->out0 * n_vocab;
+        const struct sequence *q = &c->seq[it->seq.index];
 
         ret->token = ENG_NO_TOKEN;
         ret->logprob = 0;
@@ -151,25 +172,32 @@ static void fill_result(struct eng_context *c, const struct eng_item *it, uint32
         ret->embedding = NULL;
         if (it->want & (ENG_WANT_LOGITS_ALL | ENG_WANT_LOGITS_LAST)) {
                 ret->logits = logits;
-                ret->n_logits = n_out;
+                ret->n_logits = it->n_out;
         }
-        if (it->want & ENG_WANT_SAMPLE)
-                sample_with(c->sampler, logits + (size_t)(n_out - 1) * d->n_vocab, d->n_vocab, it->sampling, q->tokens,
-                            q->len, q->len, ret);
+        if (it->on_device)
+                sample_result(c, &f->out[it->out], ret);
+        else if (it->want & ENG_WANT_SAMPLE)
+                sample_with(c->sampler, logits + (size_t)(it->n_out - 1) * n_vocab, n_vocab, &it->sampling, q->tokens, it->len,
+                            it->len, ret);
         if (it->want & ENG_WANT_EMBEDDING)
                 ret->embedding = pool(c, it, i);
 }
 
-static int fetch(struct eng_context *c, const struct step *st) {
+/* Copies what the host reads of an exclusive step, and waits for it. */
+static int fetch(struct eng_context *c, const struct step *st, const struct flight *f) {
         const struct k_ops *ops = c->dev->ops;
-        const struct eng_desc *d = c->m->desc;
+        size_t n_vocab = c->m->desc->n_vocab, row = c->m->desc->n_embd * sizeof(float);
         int r = 0;
 
-        if (c->logits_host != c->logits && st->io.n_out)
-                r = ops->download(c->dev, c->logits_host, c->logits, (size_t)st->io.n_out * d->n_vocab * sizeof(float));
+        for (uint32_t i = 0; r >= 0 && c->logits_host != c->logits && i < f->n; i++) {
+                const struct flight_item *it = &f->item[i];
+                if (it->n_out && (!it->on_device || it->want & (ENG_WANT_LOGITS_ALL | ENG_WANT_LOGITS_LAST)))
+                        r = ops->download(c->dev, c->logits_host + it->out0 * n_vocab, c->logits + it->out0 * n_vocab,
+                                          it->n_out * n_vocab * sizeof(float));
+        }
         if (r >= 0 && st->io.hidden && c->hidden_host != c->hidden)
-                r = ops->download(c->dev, c->hidden_host, c->hidden, (size_t)st->b.n * d->n_embd * sizeof(float));
-        return r;
+                r = ops->download(c->dev, c->hidden_host, c->hidden, st->b.n * row);
+        return r < 0 ? r : ops->sync(c->dev);
 }
 
 static int lost(struct eng_context *c, int r, struct h_error *err) {
@@ -181,73 +209,128 @@ static int lost(struct eng_context *c, int r, struct h_error *err) {
         return -EIO;
 }
 
-static int run(struct eng_context *c, struct step *st) {
-        int r;
-
-        if (c->hidden && c->m->desc->pooling != ENG_POOL_NONE)
-                st->io.hidden = c->hidden;
-        r = c->dev->ops->batch_begin(c->dev, &st->b);
-        if (r >= 0)
-                r = eng_forward_run(c->forward, &st->io);
-        if (r >= 0)
-                r = c->dev->ops->batch_end(c->dev, &st->b);
-        return r < 0 ? r : fetch(c, st);
-}
-
-/* What finish needs to know, and the sequences moved on. */
-static void take_off(struct eng_context *c, const struct eng_item *items, size_t n) {
-        struct flight *f = &c->flight[(c->first_flight + c->n_flight) % MAX_FLIGHT];
-
+/* What finish needs to know of each item. */
+static void note(struct eng_context *c, struct step *st, struct flight *f, const struct eng_item *items, size_t n) {
         f->n = (uint32_t)n;
-        f->exclusive = c->m->desc->pooling != ENG_POOL_NONE;
+        f->done = false;
+        f->exclusive = st->io.hidden != NULL;
+        f->stamp = c->stamp;
         for (size_t i = 0; i < n; i++) {
                 const struct eng_item *it = &items[i];
                 struct flight_item *fi = &f->item[i];
-                struct sequence *q = &c->seq[it->seq.index];
+                bool sample = it->want & ENG_WANT_SAMPLE;
 
-                *fi = (struct flight_item){ .seq = it->seq, .n = it->n, .role = it->role, .want = it->want,
-                                            .row0 = c->a.row0[i], .out0 = c->a.out0[i] };
-                if (it->sampling)
+                *fi = (struct flight_item){ .seq = it->seq, .n = it->n, .role = it->role, .want = it->want, .row0 = c->a.row0[i],
+                                            .out0 = c->a.out0[i], .n_out = step_outputs(it),
+                                            .len = c->seq[it->seq.index].len + it->n };
+                if (sample) {
                         fi->sampling = *it->sampling;
-                f->exclusive |= (it->want & (ENG_WANT_LOGITS_ALL | ENG_WANT_LOGITS_LAST | ENG_WANT_EMBEDDING)) != 0;
+                        fi->on_device = sample_on_device(c, it->sampling);
+                }
+                if (fi->on_device) {
+                        fi->out = st->n_sample++;
+                        sample_row(c, it->sampling, it->seq.index, fi->out0 + fi->n_out - 1, fi->len, f->stamp, &f->out[fi->out],
+                                   &c->beside.rows[fi->out]);
+                }
+                f->exclusive |= (it->want & (ENG_WANT_LOGITS_ALL | ENG_WANT_LOGITS_LAST | ENG_WANT_EMBEDDING)) ||
+                                (c->async && sample && !fi->on_device);
+        }
+}
+
+/* The graph that does all of a step, if it is a plain one: each sequence one generated token, sampled on the device. */
+static void *graph_for(const struct eng_context *c, const struct step *st, const struct flight *f) {
+        int32_t last = 0;
+
+        if (f->exclusive || st->b.n_d != st->b.n || st->b.n != f->n || st->n_sample != f->n)
+                return NULL;
+        for (uint32_t i = 0; i < st->b.n; i++)
+                last = MAX(last, c->a.pos[i]);
+        return beside_graph(c, st->b.n, (uint32_t)last);
+}
+
+static int run(struct eng_context *c, struct step *st, struct flight *f) {
+        const struct k_ops *ops = c->dev->ops;
+        void *graph = c->async ? graph_for(c, st, f) : NULL;
+        int r;
+
+        f->n_sample = st->n_sample;
+        if (c->async)
+                f->begun_ns = beside_now();
+        if (graph) {
+                r = ops->graph_run(c->dev, graph, &st->b, c->beside.rows);
+        } else {
+                r = ops->batch_begin(c->dev, &st->b);
+                if (r >= 0)
+                        r = eng_forward_run(c->forward, &st->io);
+                if (r >= 0 && st->n_sample)
+                        r = ops->sample(c->dev, &st->b, &(struct k_sample_args){
+                                .logits = c->logits, .n_vocab = c->m->desc->n_vocab, .rows = c->beside.rows, .n = st->n_sample,
+                                .scratch = c->beside.scratch });
+                if (r >= 0)
+                        r = ops->batch_end(c->dev, &st->b);
+        }
+        if (r >= 0 && (f->exclusive || !c->async))
+                return fetch(c, st, f);
+        return r < 0 || f->n_sample ? r : ops->event_record(c->dev, f->event);
+}
+
+/* The sequences are as after the step from here on. */
+static void commit(struct eng_context *c, struct flight *f, const struct eng_item *items) {
+        uint32_t n_embd = c->m->desc->n_embd;
+
+        for (uint32_t i = 0; i < f->n; i++) {
+                struct sequence *q = &c->seq[items[i].seq.index];
                 if (q->pool && q->pool_len == q->len)
-                        mean_rows(q, c->hidden_host + (size_t)fi->row0 * c->m->desc->n_embd, it->n, c->m->desc->n_embd);
-                commit_item(c, it, fi);
-                fill_result(c, it, (uint32_t)i, fi, &f->result[i]);
+                        mean_rows(q, c->hidden_host + (size_t)f->item[i].row0 * n_embd, items[i].n, n_embd);
+                commit_item(c, &items[i], &f->item[i]);
+        }
+        if (f->exclusive || !c->async) {
+                for (uint32_t i = 0; i < f->n; i++)
+                        fill_result(c, f, i);
+                f->done = true;
         }
         c->n_flight++;
 }
 
 int eng_step_begin(struct eng_context *c, const struct eng_item *items, size_t n, struct h_error *err) {
+        struct flight *f = flight_at(c, c->n_flight);
         struct step st;
         uint32_t rows;
         int r;
 
         if (c->lost)
                 return refuse(err, -EIO, device_lost, 0, 0, "the device failed earlier");
-        if (c->n_flight == MAX_FLIGHT)
-                return ENG_WAIT;
-        if (c->n_flight && c->flight[(c->first_flight + c->n_flight - 1) % MAX_FLIGHT].exclusive)
+        if (c->n_flight == MAX_FLIGHT || (c->n_flight && flight_at(c, c->n_flight - 1)->exclusive))
                 return ENG_WAIT;
         r = step_check(c, items, n, &rows, err);
         if (r != 0)
                 return r;
         r = build(c, &st, items, n);
-        if (r >= 0)
-                r = run(c, &st);
+        if (r >= 0) {
+                note(c, &st, f, items, n);
+                r = run(c, &st, f);
+        }
         if (r < 0)
                 return lost(c, r, err);
-        take_off(c, items, n);
+        commit(c, f, items);
         return 0;
 }
 
 int eng_step_finish(struct eng_context *c, struct eng_result *ret, size_t *ret_n, struct h_error *err) {
-        struct flight *f = &c->flight[c->first_flight];
+        struct flight *f = flight_at(c, 0);
+        int r;
 
         if (c->lost)
                 return refuse(err, -EIO, device_lost, 0, 0, "the device failed earlier");
         if (c->n_flight == 0)
                 return refuse(err, -EINVAL, bad_request, 0, 0, "no step is in flight");
+        if (!f->done) {
+                r = beside_wait(c, f);
+                if (r < 0)
+                        return lost(c, r, err);
+                for (uint32_t i = 0; i < f->n; i++)
+                        fill_result(c, f, i);
+        }
         for (uint32_t i = 0; i < f->n; i++) {
                 struct sequence *q = context_seq(c, f->item[i].seq);
 
@@ -277,6 +360,5 @@ int eng_step(struct eng_context *c, const struct eng_item *items, size_t n, stru
 }
 
 bool eng_context_ahead(const struct eng_context *c) {
-        (void)c;
-        return false; /* a CPU's steps have run when begin returns */
+        return c->async && c->l.ahead;
 }

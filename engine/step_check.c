@@ -61,6 +61,9 @@ static int check_item(struct eng_context *c, const struct eng_item *it, size_t i
                 return refuse(err, -EINVAL, bad_request, 0, 0, "item %zu: no step in flight samples a token for it", i);
         if (it->tokens && q->pending)
                 return ENG_WAIT;
+        /* The host samples with the whole history. */
+        if (!it->tokens && it->want & ENG_WANT_SAMPLE && c->async && it->sampling && !sample_on_device(c, it->sampling))
+                return ENG_WAIT;
         if (it->n == 0 || it->n > c->l.n_rows)
                 return refuse(err, it->n ? -E2BIG : -EINVAL, bad_request, it->n, c->l.n_rows,
                               "item %zu: %u tokens in one step, 1..%u are possible", i, it->n, c->l.n_rows);

@@ -72,6 +72,8 @@ struct k_act {
         uint32_t q_rows; /* of the first q_rows rows; meaningless while q_kind is 0 */
 };
 
+#define K_TOKEN_SAMPLED UINT32_MAX
+
 /* Per-step data. Host arrays; a backend that needs them on the device copies them in batch_begin(). */
 struct k_batch {
         uint32_t n, n_d;           /* rows, of which the first n_d are role D */
@@ -88,6 +90,11 @@ struct k_batch {
         uint32_t n_group;
         const uint32_t *const *table;
         const uint32_t *table_stride;
+        /* Optional (sampled NULL: none): sequence s is place[s] of a set whose tokens the device keeps. */
+        const uint32_t *place;     /* [n_seq] */
+        uint32_t *sampled;         /* device [places]: what sample() chose last; token[i] K_TOKEN_SAMPLED: fed from there */
+        uint32_t *history;         /* device [places][history_stride]: every token fed, by position */
+        size_t history_stride;
         void *dev;                 /* backend's copy, set by batch_begin */
 };
 
@@ -316,6 +323,48 @@ struct k_host_args {
 /* Registered host memory is cut at multiples of this address; a piece is registered as a whole. */
 #define K_PIN_PIECE ((size_t)16 << 20)
 
+/*
+ * Sampling: for each row the token that engine/sample.c chooses from these logits,
+ * whatever they are. Its masses are integers, so no order of summation is asked
+ * for; its single operations are IEEE, none fused.
+ */
+enum { K_SAMPLE_TOP = 20, K_SAMPLE_BIAS = 512 /* most of a row */ };
+struct k_sample_bias { uint32_t token; float bias; };
+struct k_sample_top { uint32_t token; float logit; };
+struct k_sample_out {
+        uint32_t token;              /* UINT32_MAX: nothing is allowed */
+        float logit, max;            /* its own and the largest one, before any change */
+        uint32_t n_top;
+        uint64_t mass;               /* of exp(logit - max), see engine/sample.h */
+        uint64_t ns;                 /* the device's clock */
+        uint64_t stamp;              /* the row's, written last */
+        struct k_sample_top top[K_SAMPLE_TOP]; /* best first */
+};
+struct k_sample_row {
+        uint32_t row;                /* of the logits */
+        uint32_t place;              /* in the batch's set of places */
+        uint32_t n_history;          /* tokens so far, the batch's included */
+        uint32_t n_penalty;          /* how many of the last ones are penalized; 0: none */
+        float repeat, presence, frequency;
+        float scale;                 /* 1 / temperature; 0: the best one */
+        uint32_t top_k;              /* 0: off */
+        float top_p;                 /* 1: off */
+        float log_min_p;             /* -infinity: off */
+        uint32_t n_top, n_bias;
+        uint64_t noise;              /* 53 bits */
+        const struct k_sample_bias *bias; /* host [n_bias]; a token may come twice */
+        const uint64_t *mask;        /* host bitset of allowed tokens, or NULL */
+        struct k_sample_out *out;    /* from host_alloc() */
+        uint64_t stamp;              /* differs from step to step */
+};
+struct k_sample_args {
+        const float *logits;         /* device [rows, n_vocab] */
+        uint32_t n_vocab;
+        const struct k_sample_row *rows; /* host [n] */
+        uint32_t n;
+        void *scratch;               /* device, sample_scratch() */
+};
+
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
         bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
@@ -340,6 +389,7 @@ struct k_ops {
         size_t (*moe_scratch)(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
         size_t (*dev_scratch)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx); /* taken by reserve() */
         int (*reserve)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx);
+        void (*release)(struct k_dev *); /* one reserve() less: the last one gives the scratch back. NULL: nothing to give back */
 
         int (*batch_begin)(struct k_dev *, struct k_batch *);
         int (*batch_end)(struct k_dev *, struct k_batch *);
@@ -381,6 +431,30 @@ struct k_ops {
         void (*host_free)(struct k_dev *, void *);
         int (*host_begin)(struct k_dev *, const struct k_host_args *);
         int (*host_end)(struct k_dev *);
+
+        /*
+         * All of what follows, or none of it: a device that works beside its host. Ops are then only queued, in order; batch_end()
+         * doesn't wait; host memory of host_alloc() can be written by them.
+         */
+        size_t (*sample_scratch)(uint32_t n, uint32_t n_vocab);
+        int (*sample)(struct k_dev *, const struct k_batch *, const struct k_sample_args *);
+        /* Until the device has written this stamp to each of them. after_ns: not before that, as far as the caller can tell. */
+        int (*sample_wait)(struct k_dev *, const struct k_sample_out *out, uint32_t n, uint64_t stamp, uint64_t after_ns);
+        int (*event_new)(struct k_dev *, void **ret);
+        void (*event_free)(struct k_dev *, void *);
+        int (*event_record)(struct k_dev *, void *event);
+        int (*event_wait)(struct k_dev *, void *event); /* sleeps */
+        /*
+         * A batch of one shape, recorded once: between graph_begin() and graph_end() ops are taken down, not run. Of the batch only
+         * counts, strides, device addresses and the largest position matter; sample() at most once, as the last op. graph_run() does
+         * it with the content of another batch of that shape, whose positions are not beyond that largest one. -ENOTSUP: an op
+         * needs other data of a step. Nothing is allocated by graph_run().
+         */
+        int (*graph_begin)(struct k_dev *, struct k_batch *);
+        int (*graph_end)(struct k_dev *, struct k_batch *, void **ret_graph);
+        int (*graph_run)(struct k_dev *, void *graph, struct k_batch *, const struct k_sample_row *rows);
+        void (*graph_free)(struct k_dev *, void *graph);
+        size_t (*graph_bytes)(struct k_dev *, void *graph, uint32_t n_ops); /* what it takes of the device; NULL: one of n_ops ops may take */
 };
 
 /* A backend's own struct begins with this. */

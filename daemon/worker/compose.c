@@ -12,7 +12,21 @@
 #define SHARE_ROWS 16u /* at most, handed out per round */
 
 static bool may_decode(const struct task *t) {
-        return t->state == TASK_DECODING && t->n_sent < atomic_load(&t->credits) && mask_ready(t);
+        uint64_t done = t->n_generated + t->in_flight;
+
+        /* A token in flight may be the last one there is room for. */
+        if (t->in_flight && (t->grammar_state || done >= t->max_tokens || t->n_prompt + done > t->model->n_ctx))
+                return false;
+        return t->state == TASK_DECODING && t->n_sent + t->in_flight < atomic_load(&t->credits) && mask_ready(t);
+}
+
+bool compose_ahead(const struct wmodel *m) {
+        if (m->n_begun != 1 || m->begun[m->first].plan.prompt)
+                return false;
+        list_foreach(t, &m->tasks, struct task, link)
+                if (t->state == TASK_FEEDING || t->grammar_state || atomic_load(&t->cancel))
+                        return false;
+        return !atomic_load(&m->closing);
 }
 
 /* Tokens of t that can be fed next in one role. */
@@ -128,7 +142,7 @@ void compose_step(struct wmodel *m, struct step_plan *ret) {
                 look(m, t);
         list_foreach(t, &m->tasks, struct task, link)
                 if (may_decode(t) && p.n < m->slots)
-                        add_item(m, &p, t, &t->next, 1, ENG_ROLE_GENERATED, ENG_WANT_SAMPLE);
+                        add_item(m, &p, t, t->in_flight ? NULL : &t->next, 1, ENG_ROLE_GENERATED, ENG_WANT_SAMPLE);
         /* Replayed tokens are rows of the same kind, as many as a step of all slots would have. */
         list_foreach(t, &m->tasks, struct task, link)
                 if (wants(t, ENG_ROLE_GENERATED) && p.generated < m->slots && p.n < m->slots) {

@@ -38,6 +38,12 @@ void engine_add_task(struct worker *w, struct task *t) {
 /* ---- the end of a task ---- */
 
 static void leave(struct task *t) {
+        uint32_t len;
+
+        /* A step in flight was fed the last token, which was one too many: nothing came of it, nothing stays of it. */
+        if (t->in_flight && t->has_seq)
+                (void)eng_seq_trim(t->model->context, t->seq, eng_seq_len(t->model->context, t->seq) - 1, &len);
+        t->gone = true;
         prefix_keep(t->model, t);
         list_remove(&t->link);
         task_unref(t);
@@ -301,15 +307,12 @@ static void on_embedding(struct wmodel *m, struct task *t, const struct eng_resu
 
 static void on_result(struct wmodel *m, struct task *t, const struct eng_item *it, const struct eng_result *res, uint64_t now) {
         const struct wire_generate *g = t->msg.body;
-        uint32_t len = eng_seq_len(m->context, t->seq);
 
-        if (t->roles)
-                memset(t->roles + len - it->n, it->role, it->n);
         if (it->want & ENG_WANT_EMBEDDING)
                 on_embedding(m, t, res);
         else if (it->want & ENG_WANT_SAMPLE)
                 on_token(t, res, now);
-        else if (t->msg.type == WIRE_generate && g->prewarm && len == t->feed.n) {
+        else if (t->msg.type == WIRE_generate && g->prewarm && eng_seq_len(m->context, t->seq) == t->feed.n) {
                 t->prefill_us = now - t->fed_us;
                 finish(t, "prewarmed", NULL);
         } else if (t->msg.type == WIRE_generate)
@@ -323,57 +326,136 @@ static void fail_maskless(struct wmodel *m) {
                         fail_grammar(t, t->mask_job.error);
 }
 
-/* False: nothing to do. */
-static bool step(struct worker *w, struct wmodel *m) {
+static void device_lost(struct worker *w, const struct h_error *err) {
+        /* The device is gone. The broker starts another worker and tells it everything anew. */
+        log_error(&w->log, "the device failed: %s", err->message);
+        _exit(70);
+}
+
+/* The tasks of a step move on as far as can be said before its results. */
+static void took_off(struct wmodel *m, struct begun *b, const struct step_plan *p) {
+        b->plan = *p;
+        for (size_t i = 0; i < p->n; i++) {
+                struct task *t = task_ref(b->in_step[i]);
+                const struct eng_item *it = &b->items[i];
+
+                if (t->roles)
+                        memset(t->roles + eng_seq_len(m->context, t->seq) - it->n, it->role, it->n);
+                if (it->want & ENG_WANT_SAMPLE)
+                        t->in_flight++;
+        }
+        m->n_begun++;
+}
+
+/*
+ * Begins a step if there is something to do. 0: it has begun; 1: nothing to do, or
+ * not before the one in flight is finished; -1: its requests failed.
+ */
+static int begin_step(struct worker *w, struct wmodel *m) {
+        struct begun *b = &m->begun[(m->first + m->n_begun) % ELEMENTSOF(m->begun)];
         struct h_error err = {};
         struct step_plan p;
-        uint64_t before, now;
         int r;
 
-        fail_maskless(m);
-        masks_await(w, m);
-        compose_step(m, &p);
-        if (p.n == 0)
-                return false;
-        atomic_store(&w->busy, true);
-        before = now_us();
-        device_take(w, false);
-        r = eng_step(m->context, m->items, p.n, m->results, &err);
-        device_give(w);
-        now = now_us();
-        atomic_fetch_add(&w->steps, 1);
-        if (r == ENG_NO_PAGES && prefix_drop_oldest(m))
-                return true; /* nothing was touched: again, with more room */
-        if (r == -EIO) {
-                /* The device is gone. The broker starts another worker and tells it everything anew. */
-                log_error(&w->log, "the device failed: %s", err.message);
-                _exit(70);
-        }
-        if (r != 0) {
+        m->items = b->items;
+        m->in_step = b->in_step;
+        for (;;) {
+                compose_step(m, &p);
+                if (p.n == 0)
+                        return 1;
+                atomic_store(&w->busy, true);
+                b->us = now_us();
+                device_take(w, false);
+                r = eng_step_begin(m->context, m->items, p.n, &err);
+                device_give(w);
+                if (r == -EIO)
+                        device_lost(w, &err);
+                if (r == 0) {
+                        took_off(m, b, &p);
+                        return 0;
+                }
+                if (m->n_begun) /* alone, what it is will show again */
+                        return 1;
+                if (r == ENG_NO_PAGES && prefix_drop_oldest(m))
+                        continue; /* nothing was touched: again, with more room */
                 if (r == ENG_NO_PAGES)
                         r = h_error_set(&err, HEARTH_E_busy, "the KV cache has no page left");
                 for (size_t i = 0; i < p.n; i++) {
                         struct h_error e = err;
                         fail(m->in_step[i], r, &e, "a step");
                 }
-                return true;
+                return -1;
         }
-        atomic_fetch_add(&w->rows, p.generated + p.prompt);
-        compose_learn(m, &p, now - before);
-        for (size_t i = 0; i < p.n; i++)
-                on_result(m, m->in_step[i], &m->items[i], &m->results[i], now);
+}
+
+static void finish_step(struct worker *w, struct wmodel *m) {
+        struct begun *b = &m->begun[m->first];
+        struct h_error err = {};
+        uint64_t now;
+        int r;
+
+        r = eng_step_finish(m->context, m->results, NULL, &err);
+        if (r < 0)
+                device_lost(w, &err);
+        now = now_us();
+        atomic_fetch_add(&w->steps, 1);
+        atomic_fetch_add(&w->rows, b->plan.generated + b->plan.prompt);
+        compose_learn(m, &b->plan, now - MAX(b->us, m->finished_us));
+        m->finished_us = now;
+        m->first = (m->first + 1) % ELEMENTSOF(m->begun);
+        m->n_begun--;
+        for (size_t i = 0; i < b->plan.n; i++) {
+                struct task *t = b->in_step[i];
+
+                if (b->items[i].want & ENG_WANT_SAMPLE)
+                        t->in_flight--;
+                if (!t->gone)
+                        on_result(m, t, &b->items[i], &m->results[i], now);
+                task_unref(t);
+        }
+}
+
+/* No step is in flight any more: what its sequences are is known. */
+static void settle(struct worker *w, struct wmodel *m) {
+        while (m->n_begun)
+                finish_step(w, m);
+}
+
+/*
+ * One step's results, and, where that is possible, the next step begun before
+ * them: the device then has work while their tokens are looked at. False:
+ * nothing to do.
+ */
+static bool step(struct worker *w, struct wmodel *m) {
+        int r;
+
+        if (m->n_begun == 0) {
+                fail_maskless(m);
+                masks_await(w, m);
+                r = begin_step(w, m);
+                if (r)
+                        return r < 0;
+        }
+        if ((w->ahead || eng_context_ahead(m->context)) && compose_ahead(m))
+                (void)begin_step(w, m);
+        finish_step(w, m);
         return true;
 }
 
 /* ---- the loop ---- */
 
 /* True: the model is gone. */
-static bool reap(struct wmodel *m) {
+static bool reap(struct worker *w, struct wmodel *m) {
         bool closing = atomic_load(&m->closing);
 
+        list_foreach(t, &m->tasks, struct task, link)
+                if (closing || atomic_load(&t->cancel)) {
+                        settle(w, m); /* may end any of them */
+                        break;
+                }
         list_foreach(t, &m->tasks, struct task, link) {
                 const char *reason = atomic_load(&t->cancel);
-                if (reason || closing)
+                if ((reason || closing) && m->n_begun == 0) /* else it came just now */
                         cancel(t, reason ? reason : "cancelled");
         }
         if (!closing || atomic_load(&m->n_tasks) > 0)
@@ -419,12 +501,13 @@ void *engine_main(void *ud) {
                         struct task *t = list_first(&tasks, struct task, link);
                         list_remove(&t->link);
                         list_append(&t->model->tasks, &t->link);
+                        settle(w, t->model);
                         if (!atomic_load(&t->cancel) && !atomic_load(&t->model->closing))
                                 begin(t->model, t);
                 }
                 worked = false;
                 list_foreach(m, &models, struct wmodel, link)
-                        if (!reap(m))
+                        if (!reap(w, m))
                                 worked |= step(w, m);
         }
         return NULL;

@@ -88,6 +88,7 @@ static int calibrate(const struct log *log, int n, char **words) {
 int main(int argc, char **argv) {
         struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
         enum sandbox_wish wish;
+        bool ahead;
 
         signal(SIGPIPE, SIG_IGN);
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
@@ -102,11 +103,13 @@ int main(int argc, char **argv) {
                 puts("hearth-worker " HEARTH_VERSION);
                 return 0;
         }
-        if (argc != 3 || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) || !sandbox_wish_parse(argv[2], &wish) ||
-            !has_channel()) {
+        ahead = argc == 4 && strcmp(argv[1], "--serve") == 0 && strcmp(argv[3], "--ahead") == 0;
+        if ((argc != 3 && !ahead) || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) ||
+            !sandbox_wish_parse(argv[2], &wish) || !has_channel()) {
                 fputs("Usage: hearth-worker --inspect [--json] [--verify] FILE\n"
                       "       hearth-worker --calibrate [--json] [--quick] [--backend cpu|cuda] [--threads N] DIR\n"
-                      "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n", stderr);
+                      "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n"
+                      "With --serve ... --ahead, steps are begun ahead on the CPU too, where that only delays tokens: for tests.\n", stderr);
                 return 64;
         }
         /* Whatever becomes of the broker, we don't outlive it: the channel's end says so too, but a hung thread can't hear it. */
@@ -115,6 +118,7 @@ int main(int argc, char **argv) {
         signal(SIGINT, SIG_IGN); /* Ctrl-C on hearthd's terminal is for hearthd, which ends us */
         /* CUDA: all code onto the card when the device opens; a module that loads itself in the middle of a step stops every stream. */
         setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+        prctl(PR_SET_TIMERSLACK, 1000ul); /* of all threads to come: naps beside a step end when they should */
         prctl(PR_SET_NAME, strcmp(argv[1], "--fill") == 0 ? "hearth-fill" : "hearth-worker");
-        return strcmp(argv[1], "--fill") == 0 ? worker_fill(&log, wish) : worker_serve(&log, wish);
+        return strcmp(argv[1], "--fill") == 0 ? worker_fill(&log, wish) : worker_serve(&log, wish, ahead);
 }

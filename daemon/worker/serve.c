@@ -424,7 +424,7 @@ static int run(struct control *c) {
         }
 }
 
-int worker_serve(const struct log *log, enum sandbox_wish wish) {
+int worker_serve(const struct log *log, enum sandbox_wish wish, bool ahead) {
         struct control *c = h_new0(struct control, 1);
         struct worker *w;
         int r;
@@ -434,6 +434,7 @@ int worker_serve(const struct log *log, enum sandbox_wish wish) {
         w = &c->w;
         w->log = *log;
         w->wish = wish;
+        w->ahead = ahead;
         w->fd = CHANNEL_FD;
         fcntl(w->fd, F_SETFL, O_NONBLOCK);
         fcntl(w->fd, F_SETFD, FD_CLOEXEC);

@@ -77,6 +77,8 @@ struct task {
         uint32_t n_cached, reused_generated;
         const char *miss;
         uint32_t next;         /* sampled, to be fed */
+        uint32_t in_flight;    /* tokens that steps in flight sample for it */
+        bool gone;             /* its reply is made: what steps in flight still give is dropped */
         uint32_t want;         /* tokens that could be fed now, all in want_role */
         enum eng_role want_role;
         uint32_t planned;      /* rows in the step being made */

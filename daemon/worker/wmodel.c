@@ -12,9 +12,12 @@
 
 /* Releases what was built so far, in the order of dependence. */
 static void teardown(struct wmodel *m) {
-        free(m->items);
         free(m->results);
-        free(m->in_step);
+        for (size_t i = 0; i < ELEMENTSOF(m->begun); i++) {
+                free(m->begun[i].items);
+                free(m->begun[i].in_step);
+                m->begun[i] = (struct begun){};
+        }
         m->vocab = grammar_vocab_free(m->vocab);
         if (m->context || m->model)
                 device_take(m->worker, true);
@@ -29,9 +32,7 @@ static void teardown(struct wmodel *m) {
                 eng_image_close(m->image); /* unpins it: not with the device in hand, it takes a while */
         m->image = NULL;
         m->fd = fd_close(m->fd);
-        m->items = NULL;
         m->results = NULL;
-        m->in_step = NULL;
 }
 
 /* More places than slots: ended requests leave their prefixes, and a slot is never without a place. */
@@ -40,7 +41,7 @@ static uint32_t n_kept(uint32_t slots) {
 }
 
 static int limits(const struct wmodel *m, struct eng_limits *l, struct h_error *err) {
-        *l = (struct eng_limits){ .n_places = m->slots, .n_prefix = n_kept(m->slots), .n_ctx = m->want_ctx, .kv = m->kv };
+        *l = (struct eng_limits){ .n_places = m->slots, .n_prefix = n_kept(m->slots), .n_ctx = m->want_ctx, .kv = m->kv, .ahead = true };
         if (!l->n_ctx)
                 l->n_ctx = m->info.n_ctx_train ? MIN(m->info.n_ctx_train, DEFAULT_CTX) : DEFAULT_CTX;
         if (m->info.n_ctx_train && l->n_ctx > m->info.n_ctx_train)
@@ -63,16 +64,30 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
         device_take(m->worker, true); /* its scratch may be exchanged for a larger one */
         r = eng_context_new(m->model, &l, &m->context, err);
         device_give(m->worker);
+        /* One at a time, and not urgently: other models' steps go on between them. */
+        while (r >= 0) {
+                device_take(m->worker, false);
+                r = eng_context_warm(m->context, err);
+                device_give(m->worker);
+                if (r == 0)
+                        break;
+                nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL); /* else the engine's thread would never get it */
+        }
         if (r < 0)
                 return r;
         m->n_ctx = eng_context_limits(m->context)->n_ctx;
         m->n_rows = eng_context_limits(m->context)->n_rows;
         m->max_kept = n_kept(m->slots);
+        eng_context_memory(m->context, &mem);
         *ret_bytes = mem.total - mem.weights;
-        m->items = h_new0(struct eng_item, m->slots);
         m->results = h_new0(struct eng_result, m->slots);
-        m->in_step = h_new0(struct task *, m->slots);
-        return m->items && m->results && m->in_step ? 0 : -ENOMEM;
+        for (size_t i = 0; i < ELEMENTSOF(m->begun); i++) {
+                m->begun[i].items = h_new0(struct eng_item, m->slots);
+                m->begun[i].in_step = h_new0(struct task *, m->slots);
+                if (!m->results || !m->begun[i].items || !m->begun[i].in_step)
+                        return -ENOMEM;
+        }
+        return 0;
 }
 
 /* On its way to the device. */

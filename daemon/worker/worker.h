@@ -25,6 +25,18 @@
 
 struct kept; /* prefix.h */
 
+/* A step that was begun, and whose it is: each of its tasks is kept until it is finished. */
+struct step_plan {
+        size_t n;                /* items */
+        uint32_t generated, prompt; /* rows */
+};
+struct begun {
+        struct step_plan plan;
+        struct eng_item *items;  /* [slots] */
+        struct task **in_step;
+        uint64_t us;
+};
+
 struct wmodel {
         struct list link;        /* in the engine's list */
         struct list known;       /* in the control thread's list */
@@ -65,9 +77,12 @@ struct wmodel {
         double us_per_row;       /* of prompt rows, measured */
         double us_decode;        /* of a step with decode rows only */
         uint32_t turn;           /* rotates whose prompt goes first */
-        struct eng_item *items;  /* [slots] */
-        struct eng_result *results;
+        struct eng_item *items;  /* [slots] of the step being composed */
         struct task **in_step;
+        struct eng_result *results;
+        struct begun begun[2];   /* steps in flight, a ring; the one after them is composed in the next place */
+        uint32_t first, n_begun;
+        uint64_t finished_us;    /* the last step */
 };
 
 struct worker {
@@ -101,13 +116,14 @@ struct worker {
 
         atomic_uint_least64_t steps, rows;
         atomic_bool busy;        /* a step could be made */
+        bool ahead;              /* steps are begun ahead even where it doesn't pay */
 
         /* control thread */
         int fd;
         struct list models, tasks;
 };
 
-int worker_serve(const struct log *log, enum sandbox_wish wish); /* --serve */
+int worker_serve(const struct log *log, enum sandbox_wish wish, bool ahead); /* --serve */
 int worker_fill(const struct log *log, enum sandbox_wish wish);  /* --fill */
 int worker_inspect(const struct log *log, const char *path, bool json, bool verify); /* --inspect */
 struct calibrate_wish { const char *dir; enum { CALIBRATE_ANY, CALIBRATE_CPU, CALIBRATE_CUDA } backend; uint32_t threads; bool json, quick; };

@@ -10,6 +10,8 @@
 
 #include "kernels/cuda/attention.cuh"
 
+CUDA_FAMILY(attention)
+
 template <int PER> __global__ void __launch_bounds__(128) attention_kernel(const attn_args a) {
         const uint32_t lane = threadIdx.x & 31, head = blockIdx.y * 4 + (threadIdx.x >> 5), split = blockIdx.x;
         const uint32_t row = a.row0 + blockIdx.z;

@@ -2,6 +2,8 @@
 /* attention_mma.cuh for heads of 64 columns: files of their own only so that they compile at once. */
 #include "kernels/cuda/attention_mma.cuh"
 
+CUDA_FAMILY(attention_mma_64)
+
 int cuda_attention_mma_64(struct cuda_dev *dev, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n) {
         switch (a.kv.type_k) {
         case K_F16: return att_run<64, K_F16>(dev, a, n_d_rows, n_d, n);

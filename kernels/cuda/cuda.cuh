@@ -7,10 +7,10 @@
  *
  * How a step runs: ops->X() of an open batch only append a command (a deep copy
  * of the arguments, no host pointers) to an arena. The arena runs at batch_end,
- * or earlier when the caller needs a result (download, sync, ...). A small step
- * whose arena equals, byte for byte, one seen before replays that one's CUDA
- * graph; what changes from step to step (tokens, positions, page tables, rows
- * to gather) is device data at fixed addresses and in no command.
+ * or earlier when the caller needs a result (download, sync, ...). Between
+ * graph_begin and graph_end it is captured into a CUDA graph instead, which
+ * graph_run replays: what changes from step to step (tokens, positions, page
+ * tables, parameters of sampling) is staged to fixed addresses, in one copy.
  *
  * Roles: rows [0, n_d) of a product go through the int8 tensor-core kernel
  * (matvec.cu), the others through the f16 one (matmul.cu). Neither looks at how
@@ -29,8 +29,7 @@
 enum {
         CUDA_MAX_GROUP = 16,   /* KV groups (page tables) of a model */
         CUDA_SPLIT = 256,      /* tokens per KV split, on absolute positions */
-        CUDA_GRAPH_ROWS = 64,  /* larger steps run without a graph */
-        CUDA_MAX_GRAPH = 48,
+        CUDA_MAX_SCRATCH = 8,  /* scratch areas of different sizes alive at once */
         CUDA_ROPE_MAX = 64,    /* different rope tables */
         CUDA_ROPE_DIMS = 512,
 };
@@ -63,13 +62,16 @@ struct dbatch { /* step data on the device */
         const uint32_t *seq_start, *seq_rows; /* rows of sequence s: seq_rows[seq_start[s] .. seq_start[s+1]) */
         const uint32_t *table[CUDA_MAX_GROUP];
         uint32_t table_stride[CUDA_MAX_GROUP];
+        const uint32_t *place;                /* [n_seq]; NULL: no tokens are kept */
+        uint32_t *sampled, *history;
+        size_t history_stride;
         uint32_t n, n_d, n_seq, n_split; /* n_split: KV splits covering the longest sequence, rounded up to a power of two */
 };
 
 /* ---- device ---------------------------------------------------------------- */
 enum cmd_kind : uint32_t {
         CMD_BATCH, CMD_EMBED, CMD_NORM, CMD_LINEAR, CMD_HEAD_LINEAR, CMD_GLU, CMD_QKV, CMD_ATTENTION, CMD_DELTA,
-        CMD_SHORTCONV, CMD_MOE, CMD_ELEM, CMD_HOST, CMD_HOST_END,
+        CMD_SHORTCONV, CMD_MOE, CMD_ELEM, CMD_HOST, CMD_HOST_END, CMD_SAMPLE,
 };
 
 struct cmd_head {
@@ -77,11 +79,16 @@ struct cmd_head {
         uint64_t zero;
 };
 
-struct graph_entry {
-        uint8_t *arena;
+/*
+ * Scratch: reserve() takes a larger area when the last one is too small. Graphs
+ * hold addresses within the area that was the last one when they were made, so an
+ * older one stays until its graphs are gone; the last one, until every reserve()
+ * was released.
+ */
+struct scratch {
+        uint8_t *mem;
         size_t bytes;
-        cudaGraphExec_t exec;
-        uint64_t used;
+        uint32_t n_graph;
 };
 
 struct rope_entry {
@@ -124,6 +131,18 @@ struct cuda_ring { /* stream.cu */
         uint32_t scan_weight;
 };
 
+/*
+ * Step data of graphs: the host leaves it in one of two pinned buffers, a graph's
+ * first kernel fetches it. Which one, the device counts by itself: a launch needs
+ * no copy beside the graph's own.
+ */
+struct cuda_post {
+        uint8_t *host[2];
+        uint64_t *count;          /* device: graph steps done */
+        volatile uint64_t *done;  /* pinned: the same, for the host */
+        uint64_t begun;
+};
+
 struct cuda_dev {
         struct k_dev base;
         int ordinal;
@@ -131,29 +150,33 @@ struct cuda_dev {
         uint32_t n_sm;
         size_t smem_sm, smem_block; /* shared memory of a multiprocessor, and the most of a block */
         cudaStream_t stream;
-        char describe[400], error[200];
-        bool lost;
+        char describe[400], error[300];
+        bool lost, full_edge; /* full_edge: the next launch begins only when all before it is done */
+        volatile uint32_t *crumb; /* pinned: the last kernel begun */
 
         uint8_t *stage_host[2], *stage_dev; /* step data: pinned, twice, and the device's copy */
+        uint8_t *stage_to; /* where this step's is gathered: one of the two, or one of post's */
         size_t stage_bytes, stage_used;
         cudaEvent_t stage_done[2];
         uint32_t stage_turn;
 
         uint8_t *arena;
         size_t arena_bytes, arena_used;
-        bool recording;
-        bool stage_dirty;
+        bool recording, taking_down; /* a batch is open; it is for a graph */
+        bool stage_dirty, stage_other; /* other: an op staged data of its own */
         bool has_host, has_ring; /* among the commands recorded */
         struct dbatch batch;
-        struct graph_entry graph[CUDA_MAX_GRAPH];
-        uint64_t clock, n_graph_hit, n_graph_miss, n_eager;
+        const struct k_sample_row *sample_rows; /* where the batch's op has them staged */
+        uint32_t n_sample, n_vocab;
+        struct cuda_post post;
+        size_t graph_bytes; /* of all graphs */
 
         struct rope_entry rope[CUDA_ROPE_MAX];
         uint32_t n_rope;
         double *rope_dev; /* [CUDA_ROPE_MAX][CUDA_ROPE_DIMS / 2] angle per position */
 
-        uint8_t *scratch; /* reserve() */
-        size_t scratch_bytes;
+        struct scratch scratch[CUDA_MAX_SCRATCH];
+        uint32_t last_scratch, n_reserved;
         uint8_t *s_image;   /* activation image where k_act has none */
         float *s_attn;      /* partial results of KV splits */
         size_t s_attn_bytes;
@@ -192,7 +215,32 @@ int cuda_tables_embed(struct cuda_dev *d);
 
 /* record.cu: the ops that the table points to, and running what they recorded. */
 int cuda_flush(struct cuda_dev *d);
-void cuda_graphs_drop(struct cuda_dev *d);
+int cuda_run_all(struct cuda_dev *d, uint8_t *arena); /* every command in it, an equal copy of the device's own */
+/* batch.cu: step data to its place. 'to': where the host gathers it. */
+int cuda_batch_stage(struct cuda_dev *d, uint8_t *to, const struct k_batch *kb, struct dbatch *ret);
+int cuda_stage_rows(struct cuda_dev *d, const struct k_sample_row *rows, uint32_t n, const struct k_sample_row **ret_dev);
+int cuda_stage_lists(struct cuda_dev *d, const struct k_sample_row *dev, const struct k_sample_row *rows, uint32_t n, uint32_t n_vocab);
+int cuda_stage_send(struct cuda_dev *d);
+void *cuda_cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes);
+int cuda_op_batch_begin(struct k_dev *, struct k_batch *);
+int cuda_op_batch_end(struct k_dev *, struct k_batch *);
+/* graph.cu */
+int cuda_op_sample(struct k_dev *, const struct k_batch *, const struct k_sample_args *);
+int cuda_graph_open(struct cuda_dev *d);
+void cuda_graph_close(struct cuda_dev *d);
+int cuda_sample_wait(struct k_dev *, const struct k_sample_out *out, uint32_t n, uint64_t stamp, uint64_t after_ns);
+int cuda_graph_begin(struct k_dev *, struct k_batch *);
+int cuda_graph_end(struct k_dev *, struct k_batch *, void **ret);
+int cuda_graph_run(struct k_dev *, void *graph, struct k_batch *, const struct k_sample_row *rows);
+void cuda_graph_free(struct k_dev *, void *graph);
+size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n_ops);
+int cuda_event_new(struct k_dev *, void **ret);
+void cuda_event_free(struct k_dev *, void *event);
+int cuda_event_record(struct k_dev *, void *event);
+int cuda_event_wait(struct k_dev *, void *event);
+/* device.cu */
+size_t cuda_scratch_bytes(const struct cuda_dev *d);
+void cuda_scratch_unused(struct cuda_dev *d, uint32_t i);
 extern const struct k_ops cuda_ops_table;
 /* Copies host data into this step's staging; *ret_dev is where the device will see it. */
 int cuda_stage(struct cuda_dev *d, const void *src, size_t bytes, const void **ret_dev);
@@ -252,6 +300,7 @@ struct cmd_host { /* the function's argument follows */
         void *ud;
         int *failed;
 };
+struct cmd_sample { const float *logits; const struct k_sample_row *rows; uint8_t *scratch; uint32_t n_vocab, n; uint64_t *count, *done; };
 
 int cuda_run_embed(struct cuda_dev *, const struct dbatch *, const struct cmd_embed *);
 int cuda_run_norm(struct cuda_dev *, const struct dbatch *, const struct cmd_norm *);
@@ -272,6 +321,8 @@ int cuda_run_moe(struct cuda_dev *, const struct dbatch *, const struct cmd_moe 
 int cuda_run_elem(struct cuda_dev *, const struct dbatch *, const struct cmd_elem *);
 int cuda_run_host(struct cuda_dev *, struct cmd_host *);
 int cuda_run_host_end(struct cuda_dev *);
+int cuda_run_sample(struct cuda_dev *, const struct dbatch *, const struct cmd_sample *);
+size_t cuda_sample_scratch(uint32_t n, uint32_t n_vocab);
 size_t cuda_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
 
 /* ---- products (shared by linear, head_linear and moe) --------------------------- */
@@ -345,18 +396,48 @@ struct matmul {
 int cuda_matmul(struct cuda_dev *, const struct matmul *);
 int cuda_matmul_sm90(struct cuda_dev *, const struct matmul *); /* d->sm90 only */
 
+/*
+ * Which kernel a lost device was in: nothing of the device can be read then. So
+ * the first thread of every kernel leaves its file and line in pinned memory, just
+ * before it waits for the kernel before it. The last crumb is thus of the kernel
+ * that failed or, since they overlap, of its neighbour.
+ */
+constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
+        uint32_t h = 2166136261u; /* FNV-1a of the name without its folder */
+        for (const char *p = path; *p; p++)
+                h = *p == '/' ? 2166136261u : (h ^ (uint8_t)*p) * 16777619u;
+        return (h ^ h >> 16) & 0xffff;
+}
+/* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
+#define CUDA_FAMILIES(X)                                                                                                  \
+        X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(delta) X(dequant) X(embed) X(graph) \
+        X(linear) X(matmul) X(matmul_sm90) X(matvec) X(matvec_a) X(matvec_b) X(matvec_c) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(delta_128) X(measure) X(qkv) X(rows) X(sample)
+#define X(name) int cuda_crumbs_##name(struct cuda_dev *);
+CUDA_FAMILIES(X)
+#undef X
+
 #ifdef __CUDACC__
+static __constant__ volatile uint32_t *crumb_at;
+#define CUDA_FAMILY(name)                                                                                   \
+        int cuda_crumbs_##name(struct cuda_dev *d) {                                                        \
+                CUDA_TRY(d, cudaMemcpyToSymbol(crumb_at, (void *)&d->crumb, sizeof(d->crumb)), "crumbs");   \
+                return 0;                                                                                   \
+        }
 /*
  * Programmatic dependent launch: a kernel may start while its predecessor ends.
  * Every kernel of this backend calls pdl_wait() before it touches anything that
  * a step computes (weights may be read before), also where it has nothing to
  * read: completion must stay transitive.
  */
-static __device__ __forceinline__ void pdl_wait() {
+template <uint32_t CRUMB> static __device__ __forceinline__ void pdl_wait_at() {
+        if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && crumb_at)
+                *crumb_at = CRUMB;
 #if __CUDA_ARCH__ >= 900
         asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+#define pdl_wait() pdl_wait_at<crumb_file(__FILE__) << 16 | __LINE__>()
 static __device__ __forceinline__ void pdl_next() {
 #if __CUDA_ARCH__ >= 900
         asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -376,7 +457,8 @@ static inline int launch(struct cuda_dev *d, const char *what, void (*kernel)(P.
         at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         at[0].val.programmaticStreamSerializationAllowed = 1;
         c.attrs = at;
-        c.numAttrs = d->pdl ? 1 : 0;
+        c.numAttrs = d->pdl && !d->full_edge ? 1 : 0;
+        d->full_edge = false;
         CUDA_TRY(d, cudaLaunchKernelEx(&c, kernel, P(args)...), what);
         return 0;
 }

@@ -11,6 +11,8 @@
 
 #include "kernels/cuda/delta.cuh"
 
+CUDA_FAMILY(delta)
+
 /* ---- causal convolution ----------------------------------------------------------------- */
 
 static __device__ __forceinline__ float conv_in(const conv_args &a, uint32_t row, uint32_t c) {

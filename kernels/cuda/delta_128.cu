@@ -17,6 +17,8 @@
 
 #include "kernels/cuda/delta.cuh"
 
+CUDA_FAMILY(delta_128)
+
 enum {
         HD = 128,           /* columns of a head */
         PER = 32,           /* keys of one column that a thread holds: 4 threads a column */

@@ -13,6 +13,8 @@
 #include "kernels/cuda/iq.cuh"
 #include "kernels/cuda/types.cuh"
 
+CUDA_FAMILY(dequant)
+
 static __device__ __forceinline__ float to_f16_range(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
 static __device__ __forceinline__ void put4(float *p, const float v[4]) { *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]); }
 

@@ -16,9 +16,27 @@
 
 #include "kernels/cuda/cuda.cuh"
 
+/* The source file and line of the last kernel begun, or "". */
+static const char *last_kernel(const struct cuda_dev *d, char buf[64]) {
+        static const char *const files[] = {
+                "attention.cu", "attention_mma.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu", "linear.cu", "matmul.cu",
+                "matmul_sm90.cu", "matvec.cu", "matvec.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu", "moe.cu", "moe.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
+        };
+        const uint32_t c = d->crumb ? *d->crumb : 0;
+
+        buf[0] = 0;
+        for (size_t i = 0; c && i < ELEMENTSOF(files); i++)
+                if (crumb_file(files[i]) == c >> 16)
+                        snprintf(buf, 64, "; near the kernel at %s:%u", files[i], c & 0xffff);
+        return buf;
+}
+
 int cuda_fail(struct cuda_dev *d, cudaError_t e, const char *what) {
+        char kernel[64];
+
         if (!d->lost)
-                snprintf(d->error, sizeof(d->error), "%s: %s (%s)", what, cudaGetErrorName(e), cudaGetErrorString(e));
+                snprintf(d->error, sizeof(d->error), "%s: %s (%s)%s", what, cudaGetErrorName(e), cudaGetErrorString(e),
+                         e == cudaErrorMemoryAllocation ? "" : last_kernel(d, kernel));
         if (e == cudaErrorMemoryAllocation)
                 return -ENOMEM;
         d->lost = true;
@@ -65,19 +83,22 @@ static void dev_close(struct k_dev *kd) {
                 return;
         if (d->stream)
                 cudaStreamSynchronize(d->stream);
-        cuda_graphs_drop(d);
         for (int i = 0; i < 2; i++) {
                 if (d->stage_done[i])
                         cudaEventDestroy(d->stage_done[i]);
                 if (d->stage_host[i])
                         cudaFreeHost(d->stage_host[i]);
         }
+        cuda_graph_close(d);
         cuda_host_close(d);
         cuda_ring_close(d);
         cuda_memory_close(d);
         cudaFree(d->stage_dev);
         cudaFree(d->rope_dev);
-        cudaFree(d->scratch);
+        if (d->crumb)
+                cudaFreeHost((void *)d->crumb);
+        for (int i = 0; i < CUDA_MAX_SCRATCH; i++)
+                cudaFree(d->scratch[i].mem);
         if (d->stream)
                 cudaStreamDestroy(d->stream);
         free(d->arena);
@@ -96,14 +117,24 @@ static int dev_init(struct cuda_dev *d) {
                 CUDA_TRY(d, cudaHostAlloc((void **)&d->stage_host[i], d->stage_bytes, cudaHostAllocDefault), "staging");
                 CUDA_TRY(d, cudaEventCreateWithFlags(&d->stage_done[i], cudaEventDisableTiming), "event");
         }
+        d->stage_to = d->stage_host[0];
         CUDA_TRY(d, cudaMalloc((void **)&d->stage_dev, d->stage_bytes), "staging");
         /* One table more than there are: moe_counters(), zero between launches. */
         CUDA_TRY(d, cudaMalloc((void **)&d->rope_dev, sizeof(double) * (CUDA_ROPE_MAX + 1) * (CUDA_ROPE_DIMS / 2)), "rope tables");
         CUDA_TRY(d, cudaMemset(d->rope_dev + CUDA_ROPE_MAX * (CUDA_ROPE_DIMS / 2), 0, sizeof(double) * (CUDA_ROPE_DIMS / 2)), "counters");
-        int r = cuda_tables_dequant(d);
+        CUDA_TRY(d, cudaHostAlloc((void **)&d->crumb, 64, cudaHostAllocDefault), "crumbs");
+        *d->crumb = 0;
+        int r = 0;
+#define X(name) r = r ? r : cuda_crumbs_##name(d);
+        CUDA_FAMILIES(X)
+#undef X
+        if (r == 0)
+                r = cuda_tables_dequant(d);
         if (r == 0)
                 r = cuda_tables_embed(d);
         if (r < 0)
+                return r;
+        if ((r = cuda_graph_open(d)) < 0)
                 return r;
         d->arena_bytes = ARENA_BYTES;
         d->arena = (uint8_t *)malloc(d->arena_bytes);
@@ -232,7 +263,7 @@ static int dev_sync(struct k_dev *kd) {
         if (r < 0)
                 return r;
         CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
-        return 0;
+        return cuda_host_check(d);
 }
 
 /* ---- scratch ----------------------------------------------------------------- */
@@ -254,34 +285,77 @@ static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, 
         p->total = p->image + p->attn + p->row + p->dequant;
 }
 
-static size_t dev_scratch(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
+size_t cuda_scratch_bytes(const struct cuda_dev *d) {
+        size_t sum = 0;
+        for (int i = 0; i < CUDA_MAX_SCRATCH; i++)
+                sum += d->scratch[i].bytes;
+        return sum;
+}
+
+/* Whether what is there serves; else *ret_bytes is what a larger area takes. */
+static bool scratch_serves(const struct cuda_dev *d, uint32_t *max_rows, uint32_t *max_cols, uint32_t n_head, uint32_t n_ctx,
+                           struct scratch_plan *p) {
+        const struct scratch *last = &d->scratch[d->last_scratch];
+
+        scratch_plan(*max_rows, *max_cols, n_head, n_ctx, p);
+        if (last->mem && p->total <= last->bytes && p->attn <= d->s_attn_bytes && *max_rows <= d->max_rows && *max_cols <= d->max_cols)
+                return true;
+        *max_rows = MAX(*max_rows, d->max_rows);
+        *max_cols = MAX(*max_cols, d->max_cols);
+        scratch_plan(*max_rows, *max_cols, n_head, n_ctx, p);
+        p->attn = MAX(p->attn, d->s_attn_bytes);
+        p->total = p->image + p->attn + p->row + p->dequant;
+        return false;
+}
+
+static size_t dev_scratch(struct k_dev *kd, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
         struct scratch_plan p;
-        scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
-        return p.total;
+        return scratch_serves(cuda_dev_of(kd), &max_rows, &max_cols, n_head, n_ctx, &p) ? 0 : p.total;
+}
+
+void cuda_scratch_unused(struct cuda_dev *d, uint32_t i) {
+        if (d->scratch[i].n_graph || (i == d->last_scratch && d->n_reserved))
+                return;
+        cudaFree(d->scratch[i].mem);
+        d->scratch[i].mem = NULL;
+        d->scratch[i].bytes = 0;
+        if (i == d->last_scratch)
+                d->max_rows = d->max_cols = 0, d->s_attn_bytes = 0;
 }
 
 static int dev_reserve(struct k_dev *kd, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx) {
         struct cuda_dev *d = cuda_dev_of(kd);
+        const uint32_t before = d->last_scratch;
         struct scratch_plan p;
+        uint32_t at = 0;
         int r = cuda_flush(d);
 
         if (r < 0)
                 return r;
-        scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
-        if (d->scratch && p.total <= d->scratch_bytes && max_rows <= d->max_rows && max_cols <= d->max_cols)
+        if (scratch_serves(d, &max_rows, &max_cols, n_head, n_ctx, &p)) {
+                d->n_reserved++;
                 return 0;
-        max_rows = MAX(max_rows, d->max_rows);
-        max_cols = MAX(max_cols, d->max_cols);
-        scratch_plan(max_rows, max_cols, n_head, n_ctx, &p);
+        }
+        while (at < CUDA_MAX_SCRATCH && d->scratch[at].mem)
+                at++;
+        if (at == CUDA_MAX_SCRATCH) {
+                snprintf(d->error, sizeof(d->error), "%d models of ever larger layers hold scratch areas: close one", CUDA_MAX_SCRATCH);
+                return -ENOSPC;
+        }
         CUDA_TRY(d, cudaStreamSynchronize(d->stream), "reserve");
-        cuda_graphs_drop(d);
-        cudaFree(d->scratch);
-        d->scratch = NULL;
-        d->scratch_bytes = 0;
-        CUDA_TRY(d, cudaMalloc((void **)&d->scratch, p.total), "scratch");
-        CUDA_TRY(d, cudaMemsetAsync(d->scratch, 0, p.total, d->stream), "scratch");
-        d->scratch_bytes = p.total;
-        d->s_image = d->scratch;
+        struct scratch *s = &d->scratch[at];
+        cudaError_t e = cudaMalloc((void **)&s->mem, p.total);
+        if (e != cudaSuccess) {
+                cudaGetLastError(); /* out of memory is not sticky */
+                s->mem = NULL;
+                return cuda_fail(d, e, "scratch");
+        }
+        CUDA_TRY(d, cudaMemsetAsync(s->mem, 0, p.total, d->stream), "scratch");
+        s->bytes = p.total;
+        d->last_scratch = at;
+        if (before != at && d->scratch[before].mem)
+                cuda_scratch_unused(d, before);
+        d->s_image = s->mem;
         d->s_attn = (float *)(d->s_image + p.image);
         d->s_attn_bytes = p.attn;
         d->s_row = (float *)((uint8_t *)d->s_attn + p.attn);
@@ -289,15 +363,23 @@ static int dev_reserve(struct k_dev *kd, uint32_t max_rows, uint32_t max_cols, u
         d->s_dequant_bytes = p.dequant;
         d->max_rows = max_rows;
         d->max_cols = max_cols;
+        d->n_reserved++;
         return 0;
+}
+
+static void dev_release(struct k_dev *kd) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+
+        if (--d->n_reserved > 0)
+                return;
+        cudaStreamSynchronize(d->stream);
+        cuda_scratch_unused(d, d->last_scratch);
 }
 
 static size_t dev_act_q_bytes(uint32_t n, uint32_t cols) { return image_bytes(n, cols); }
 
 /* ---- the table ------------------------------------------------------------------ */
 #define OP(name) extern int cuda_op_##name
-OP(batch_begin)(struct k_dev *, struct k_batch *);
-OP(batch_end)(struct k_dev *, struct k_batch *);
 OP(embed)(struct k_dev *, const struct k_batch *, const struct k_embed_args *);
 OP(norm)(struct k_dev *, const struct k_batch *, const struct k_norm_args *);
 OP(linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *);
@@ -344,6 +426,7 @@ const struct k_ops cuda_ops_table = {
         .moe_scratch = cuda_moe_scratch,
         .dev_scratch = dev_scratch,
         .reserve = dev_reserve,
+        .release = dev_release,
         .batch_begin = cuda_op_batch_begin,
         .batch_end = cuda_op_batch_end,
         .embed = cuda_op_embed,
@@ -367,6 +450,18 @@ const struct k_ops cuda_ops_table = {
         .host_free = cuda_host_free,
         .host_begin = cuda_op_host_begin,
         .host_end = cuda_op_host_end,
+        .sample_scratch = cuda_sample_scratch,
+        .sample = cuda_op_sample,
+        .sample_wait = cuda_sample_wait,
+        .event_new = cuda_event_new,
+        .event_free = cuda_event_free,
+        .event_record = cuda_event_record,
+        .event_wait = cuda_event_wait,
+        .graph_begin = cuda_graph_begin,
+        .graph_end = cuda_graph_end,
+        .graph_run = cuda_graph_run,
+        .graph_free = cuda_graph_free,
+        .graph_bytes = cuda_graph_bytes,
 };
 
 extern "C" const struct k_ops *k_cuda_ops(void) { return &cuda_ops_table; }

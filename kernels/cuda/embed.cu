@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Table look-up: one row of a matrix in any type and layout, with k_decode()'s bits. */
+/*
+ * Table look-up: one row of a matrix in any type and layout, with k_decode()'s bits.
+ * The look-up by token also takes what the device sampled, and keeps every token.
+ */
 #include <errno.h>
 
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/cuda/iq.cuh"
 #include "kernels/cuda/types.cuh"
+
+CUDA_FAMILY(embed)
 
 struct embed_args {
         plane_base w;
@@ -20,7 +25,16 @@ struct embed_args {
 };
 
 static __device__ __forceinline__ uint32_t embed_index(const embed_args &a, uint32_t row) {
-        uint32_t i = a.index == K_EMBED_TOKEN ? a.b.token[row] : a.index == K_EMBED_POS ? (uint32_t)a.b.pos[row] : 0;
+        uint32_t i = a.index == K_EMBED_POS ? (uint32_t)a.b.pos[row] : 0;
+        if (a.index == K_EMBED_TOKEN) {
+                i = a.b.token[row];
+                if (a.b.sampled) {
+                        const uint32_t place = a.b.place[a.b.seq[row]];
+                        i = i == K_TOKEN_SAMPLED ? a.b.sampled[place] : i;
+                        if (blockIdx.x == 0 && threadIdx.x == 0)
+                                a.b.history[place * a.b.history_stride + a.b.pos[row]] = i;
+                }
+        }
         return min(i, a.rows - 1);
 }
 static __device__ __forceinline__ void embed_put(const embed_args &a, uint32_t row, uint32_t col, float v) {

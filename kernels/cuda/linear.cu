@@ -11,6 +11,8 @@
 
 #include "kernels/cuda/cuda.cuh"
 
+CUDA_FAMILY(linear)
+
 static bool is_float(enum k_type t) { return t == K_F32 || t == K_F16 || t == K_BF16; }
 
 /* Rows of a matrix that fit the decoding scratch. */

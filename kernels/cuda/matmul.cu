@@ -10,6 +10,8 @@
 
 #include "kernels/cuda/cuda.cuh"
 
+CUDA_FAMILY(matmul)
+
 enum { BM = 128, BN = 128, BK = 32, STAGES = 4, MM_THREADS = 256 };
 
 static __device__ __forceinline__ void cp_async16(uint32_t to, const void *from, bool ok) {

@@ -14,6 +14,8 @@
 
 #include "kernels/cuda/cuda.cuh"
 
+CUDA_FAMILY(matmul_sm90)
+
 enum { HM = 128, HK = 64, H_THREADS = 288 };
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)

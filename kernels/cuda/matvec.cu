@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/matvec.cuh"
 
+CUDA_FAMILY(matvec)
+
 int cuda_matvec_a(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
 int cuda_matvec_b(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
 int cuda_matvec_c(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);

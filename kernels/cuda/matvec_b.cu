@@ -2,6 +2,8 @@
 /* int8 products (matvec.cuh), a third of the types: files of their own only so that they compile at once. */
 #include "kernels/cuda/matvec_many.cuh"
 
+CUDA_FAMILY(matvec_b)
+
 int cuda_matvec_b(struct cuda_dev *d, enum k_type type, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         switch (type) {
         case K_Q2_K: return matvec_type<K_Q2_K>(d, a, warps, jobs);

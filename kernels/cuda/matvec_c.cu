@@ -2,6 +2,8 @@
 /* int8 products (matvec.cuh), a third of the types: files of their own only so that they compile at once. */
 #include "kernels/cuda/matvec_many.cuh"
 
+CUDA_FAMILY(matvec_c)
+
 int cuda_matvec_c(struct cuda_dev *d, enum k_type type, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         switch (type) {
         case K_IQ4_NL: return matvec_type<K_IQ4_NL>(d, a, warps, jobs);

@@ -7,6 +7,8 @@
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/measure.h"
 
+CUDA_FAMILY(measure)
+
 /* nvmlSystemGetDriverVersion (NVML API reference); without NVML the version of CUDA that the driver brings. */
 static void driver_version(char *out, size_t n) {
         void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);

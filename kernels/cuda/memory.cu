@@ -20,7 +20,7 @@
 
 enum : size_t { LOAD_PIECE = 16 << 20 };
 
-static size_t held(const struct cuda_dev *d) { return d->mem.fixed + d->mem.used + d->scratch_bytes + d->ring.bytes; }
+static size_t held(const struct cuda_dev *d) { return d->mem.fixed + d->mem.used + cuda_scratch_bytes(d) + d->ring.bytes + d->graph_bytes; }
 
 void cuda_memory_measure(struct cuda_dev *d, uint64_t nvml_before, uint64_t nvml_after) {
         if (nvml_after > nvml_before)
@@ -83,7 +83,6 @@ void cuda_mem_free(struct k_dev *kd, void *p) {
                 return;
         cuda_flush(d);
         cudaStreamSynchronize(d->stream);
-        cuda_graphs_drop(d); /* they may hold the address */
         pthread_mutex_lock(&d->mem.lock);
         for (at = &d->mem.blocks; (b = *at) != NULL; at = &b->next)
                 if (b->p == p) {

@@ -10,6 +10,8 @@
 
 #include "kernels/cuda/moe.cuh"
 
+CUDA_FAMILY(moe)
+
 enum { MAX_EXPERT = 1024 };
 
 struct moe_lists { /* of one role */

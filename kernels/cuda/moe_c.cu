@@ -2,6 +2,8 @@
 /* Experts of role D (moe.cuh), a third of the types: files of their own only so that they compile at once. */
 #include "kernels/cuda/moe.cuh"
 
+CUDA_FAMILY(moe_c)
+
 int cuda_moe_c(struct cuda_dev *d, enum k_type type, enum moe_form form, const moe_product &a) {
         switch (type) {
         case K_IQ4_NL: return moe_type<K_IQ4_NL>(d, form, a);

@@ -12,6 +12,8 @@
 
 #include "kernels/cuda/moe.cuh"
 
+CUDA_FAMILY(moe_route)
+
 enum { MAX_GROUP = 256, ROUTE_THREADS = 128 };
 
 /* Greater floats have greater keys; NaN and what has been taken have 0. */

@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/kv.cuh"
 
+CUDA_FAMILY(qkv)
+
 enum { QKV_WARPS = 4, QKV_MAX_DIM = 1024 };
 
 struct qkv_args {

@@ -13,33 +13,6 @@
 
 #include "kernels/cuda/moe_router.cuh"
 
-/* ---- staging ------------------------------------------------------------------ */
-
-int cuda_stage(struct cuda_dev *d, const void *src, size_t bytes, const void **ret_dev) {
-        size_t at = (d->stage_used + 15) & ~(size_t)15;
-
-        if (at + bytes > d->stage_bytes) {
-                snprintf(d->error, sizeof(d->error), "step data of %zu bytes exceeds the staging area of %zu bytes", at + bytes,
-                         d->stage_bytes);
-                return -E2BIG;
-        }
-        memcpy(d->stage_host[d->stage_turn] + at, src, bytes);
-        d->stage_used = at + bytes;
-        d->stage_dirty = true;
-        *ret_dev = d->stage_dev + at;
-        return 0;
-}
-
-static int stage_send(struct cuda_dev *d) {
-        if (!d->stage_dirty)
-                return 0;
-        CUDA_TRY(d, cudaMemcpyAsync(d->stage_dev, d->stage_host[d->stage_turn], d->stage_used, cudaMemcpyHostToDevice, d->stream),
-                 "step data");
-        CUDA_TRY(d, cudaEventRecord(d->stage_done[d->stage_turn], d->stream), "step data");
-        d->stage_dirty = false;
-        return 0;
-}
-
 /* ---- running ------------------------------------------------------------------- */
 
 /* Matrices in host memory pass through the ring on their way to prompt rows. */
@@ -92,6 +65,7 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
         case CMD_ELEM: return cuda_run_elem(d, b, (const struct cmd_elem *)p);
         case CMD_HOST: return cuda_run_host(d, (struct cmd_host *)p);
         case CMD_HOST_END: return cuda_run_host_end(d);
+        case CMD_SAMPLE: return cuda_run_sample(d, b, (const struct cmd_sample *)p);
         }
         return -EINVAL;
 }
@@ -99,9 +73,9 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
 /*
  * A product and the GLU of it, or a product and the addition that the next norm
  * begins with, or a router and its experts: in one kernel where it can be
- * (linear.cu and moe.cu decide). Commands stay as they were recorded, so the arena still names the step.
+ * (linear.cu and moe.cu decide). Commands stay as they were recorded.
  */
-static int run_all(struct cuda_dev *d, uint8_t *arena) {
+int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
         bool added = false; /* the addition of the next command is done */
 
@@ -141,85 +115,23 @@ static int run_all(struct cuda_dev *d, uint8_t *arena) {
         return 0;
 }
 
-static void graph_free(struct graph_entry *g) {
-        if (g->exec)
-                cudaGraphExecDestroy(g->exec);
-        free(g->arena);
-        memset(g, 0, sizeof(*g));
-}
-
-void cuda_graphs_drop(struct cuda_dev *d) {
-        for (int i = 0; i < CUDA_MAX_GRAPH; i++)
-                graph_free(&d->graph[i]);
-}
-
-/* The entry for this arena; one without a graph yet when the arena is seen for the first time. */
-static struct graph_entry *graph_find(struct cuda_dev *d, bool *ret_new) {
-        struct graph_entry *oldest = &d->graph[0];
-
-        *ret_new = false;
-        for (int i = 0; i < CUDA_MAX_GRAPH; i++) {
-                struct graph_entry *g = &d->graph[i];
-                if (g->bytes == d->arena_used && g->arena && memcmp(g->arena, d->arena, g->bytes) == 0)
-                        return g;
-                if (g->used < oldest->used)
-                        oldest = g;
-        }
-        graph_free(oldest);
-        oldest->arena = (uint8_t *)malloc(d->arena_used);
-        if (!oldest->arena)
-                return NULL;
-        memcpy(oldest->arena, d->arena, d->arena_used);
-        oldest->bytes = d->arena_used;
-        *ret_new = true;
-        return oldest;
-}
-
-static int graph_make(struct cuda_dev *d, struct graph_entry *g) {
-        cudaGraph_t graph = NULL;
-        int r;
-
-        CUDA_TRY(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "graph capture");
-        r = run_all(d, g->arena); /* equal to ours, and it stays: host work has its arguments there */
-        cudaError_t e = cudaStreamEndCapture(d->stream, &graph);
-        if (r < 0 || e != cudaSuccess) {
-                if (graph)
-                        cudaGraphDestroy(graph);
-                return r < 0 ? r : cuda_fail(d, e, "graph capture");
-        }
-        e = cudaGraphInstantiate(&g->exec, graph, 0);
-        cudaGraphDestroy(graph);
-        return e == cudaSuccess ? 0 : cuda_fail(d, e, "graph");
-}
-
 int cuda_flush(struct cuda_dev *d) {
-        struct graph_entry *g = NULL;
-        bool fresh = true;
-        int r = 0;
+        int r;
 
         if (d->lost)
                 return -EIO;
         if (d->arena_used == 0)
                 return 0;
-        r = stage_send(d);
-        if (r < 0)
-                return r;
-        if (d->recording && d->batch.n <= CUDA_GRAPH_ROWS && !d->has_ring)
-                g = graph_find(d, &fresh);
-        if (g)
-                g->used = ++d->clock;
-        if (g && !fresh) {
-                if (!g->exec)
-                        r = graph_make(d, g);
-                if (r == 0)
-                        CUDA_TRY(d, cudaGraphLaunch(g->exec, d->stream), "step graph");
-                d->n_graph_hit++;
-        } else {
-                d->n_eager++;
-                r = run_all(d, d->arena);
-                if (r == 0 && d->has_host) /* it reads its arguments from the arena, which is about to be reused */
-                        CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
+        if (d->taking_down) {
+                snprintf(d->error, sizeof(d->error), "a step with more than %zu bytes of commands, or one that waits, has no graph",
+                         d->arena_bytes);
+                return -ENOTSUP;
         }
+        r = cuda_stage_send(d);
+        if (r == 0)
+                r = cuda_run_all(d, d->arena);
+        if (r == 0 && d->has_host) /* it reads its arguments from the arena, which is about to be reused */
+                CUDA_TRY(d, cudaStreamSynchronize(d->stream), "step");
         d->arena_used = 0;
         d->has_host = d->has_ring = false;
         return r;
@@ -240,104 +152,6 @@ void *cuda_cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes) {
 #define CMD_NEW(d, kind, type) ((struct type *)cuda_cmd_new((d), (kind), sizeof(struct type)))
 /* Outside a batch a command runs at once. */
 int cuda_cmd_done(struct cuda_dev *d) { return d->recording ? 0 : cuda_flush(d); }
-
-/* ---- batches --------------------------------------------------------------------- */
-
-int cuda_op_batch_begin(struct k_dev *kd, struct k_batch *kb) {
-        struct cuda_dev *d = cuda_dev_of(kd);
-        struct dbatch b;
-        int r = cuda_flush(d);
-
-        if (r < 0)
-                return r;
-        if (kb->n == 0 || kb->n_d > kb->n || kb->n_group > CUDA_MAX_GROUP)
-                return -EINVAL;
-        d->stage_turn ^= 1;
-        d->stage_used = 0;
-        CUDA_TRY(d, cudaEventSynchronize(d->stage_done[d->stage_turn]), "step data");
-        memset((void *)&b, 0, sizeof(b));
-        b.n = kb->n;
-        b.n_d = kb->n_d;
-        b.n_seq = kb->n_seq;
-#define STAGE(field, src, count, type)                                                                       \
-        do {                                                                                                 \
-                const void *_p = NULL;                                                                       \
-                if ((src) && (r = cuda_stage(d, (src), (size_t)(count) * sizeof(type), &_p)) < 0)            \
-                        return r;                                                                            \
-                b.field = (const type *)_p;                                                                  \
-        } while (0)
-        STAGE(token, kb->token, kb->n, uint32_t);
-        STAGE(pos, kb->pos, kb->n, int32_t);
-        STAGE(seq, kb->seq, kb->n, uint32_t);
-        STAGE(state_in, kb->state_in, kb->n_seq, uint32_t);
-        STAGE(state_out, kb->state_out, kb->n, uint32_t);
-
-        /* Lists made here: last position and rows of each sequence. Built in the staging area itself. */
-        size_t words = (size_t)kb->n_seq * 3 + 1 + 2 * (size_t)kb->n;
-        size_t at = (d->stage_used + 15) & ~(size_t)15;
-        if (at + words * 4 > d->stage_bytes)
-                return -E2BIG;
-        uint32_t *w = (uint32_t *)(d->stage_host[d->stage_turn] + at);
-        uint32_t *zero = w, *last = w + kb->n_seq, *start = last + kb->n_seq, *rows = start + kb->n_seq + 1, *number = rows + kb->n;
-        for (uint32_t s = 0; s < kb->n_seq; s++) {
-                zero[s] = kb->state_zero ? kb->state_zero[s] : 0;
-                last[s] = 0;
-                start[s] = 0;
-        }
-        start[kb->n_seq] = 0;
-        int32_t longest = 0;
-        for (uint32_t i = 0; i < kb->n; i++) {
-                uint32_t s = kb->seq ? kb->seq[i] : 0;
-                if (s >= kb->n_seq)
-                        return -EINVAL;
-                start[s + 1]++;
-                if (kb->pos) {
-                        last[s] = MAX(last[s], (uint32_t)kb->pos[i]);
-                        longest = MAX(longest, kb->pos[i]);
-                }
-        }
-        for (uint32_t s = 0; s < kb->n_seq; s++)
-                start[s + 1] += start[s];
-        for (uint32_t i = 0; i < kb->n; i++)
-                rows[start[kb->seq ? kb->seq[i] : 0]++] = i;
-        for (uint32_t s = kb->n_seq; s > 0; s--)
-                start[s] = start[s - 1];
-        start[0] = 0;
-        for (uint32_t s = 0; s < kb->n_seq; s++)
-                for (uint32_t i = start[s]; i < start[s + 1]; i++)
-                        number[rows[i]] = i - start[s];
-        d->stage_used = at + words * 4;
-        d->stage_dirty = true;
-        const uint32_t *dw = (const uint32_t *)(d->stage_dev + at);
-        b.state_zero = dw;
-        b.seq_last = (const int32_t *)(dw + kb->n_seq);
-        b.seq_start = dw + 2 * kb->n_seq;
-        b.seq_rows = dw + 3 * kb->n_seq + 1;
-        b.row_at = b.seq_rows + kb->n;
-        for (uint32_t g = 0; g < kb->n_group; g++) {
-                STAGE(table[g], kb->table[g], (size_t)kb->table_stride[g] * kb->n_seq, uint32_t);
-                b.table_stride[g] = kb->table_stride[g];
-        }
-        uint32_t splits = (uint32_t)longest / CUDA_SPLIT + 1;
-        for (b.n_split = 1; b.n_split < splits;)
-                b.n_split *= 2;
-        d->batch = b;
-        d->recording = true;
-        kb->dev = d;
-        struct dbatch *c = CMD_NEW(d, CMD_BATCH, dbatch);
-        if (!c)
-                return -EIO;
-        *c = b;
-        return 0;
-#undef STAGE
-}
-
-int cuda_op_batch_end(struct k_dev *kd, struct k_batch *kb) {
-        struct cuda_dev *d = cuda_dev_of(kd);
-        int r = cuda_flush(d);
-        d->recording = false;
-        return r;
-}
 
 /* ---- ops --------------------------------------------------------------------------- */
 

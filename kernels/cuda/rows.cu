@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/cuda.cuh"
 
+CUDA_FAMILY(rows)
+
 enum { ROW_THREADS = 256 };
 
 /* ---- norm -------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * where there is no device, with the reason. */
 #include "check.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -194,14 +195,38 @@ bool compare(struct rig *r, const char *what, struct pair p, uint32_t n, uint32_
 
 static const struct { const char *name; void (*run)(struct rig *); } parts[] = {
         { "linear", check_linear }, { "rows", check_rows }, { "attention", check_attention }, { "recurrent", check_recurrent },
-        { "moe", check_moe }, { "memory", check_memory },
+        { "moe", check_moe }, { "memory", check_memory }, { "sample", check_sample },
 };
+
+/* A wild address ends the context; the error names the kernel's place in the source. Nothing can follow. */
+static int check_fault(struct rig *r) {
+        uint32_t token = 0, seq = 0;
+        int32_t pos = 0;
+        struct k_batch b = { .n = 1, .n_d = 1, .n_seq = 1, .token = &token, .pos = &pos, .seq = &seq };
+        struct k_act x = { .f = device(r->gpu, NULL, 512 * sizeof(float)), .cols = 512 }, out = { .f = (float *)4096, .cols = 512 };
+        struct k_norm_args n = { .x = &x, .kind = K_NORM_RMS, .eps = 1e-5f, .out_scale = 1, .out = &out };
+        const struct k_ops *ops = r->gpu->ops;
+        int e = ops->batch_begin(r->gpu, &b);
+
+        if (e == 0)
+                e = ops->norm(r->gpu, &b, &n);
+        if (e == 0)
+                e = ops->batch_end(r->gpu, &b);
+        if (e == 0)
+                e = ops->sync(r->gpu);
+        printf("%d: %s\n", e, ops->last_error(r->gpu));
+        expect(r, e == -EIO && strstr(ops->last_error(r->gpu), "rows.cu:"), "a fault names its kernel");
+        expect(r, ops->sync(r->gpu) == -EIO && ops->norm(r->gpu, &b, &n) == -EIO, "a lost device stays lost");
+        printf("%u passed, %u failed, 0 skipped\n", r->passed, r->failed);
+        return r->failed ? 1 : 0;
+}
 
 int main(int argc, char **argv) {
         struct k_cpu_options oc = { .isa = K_ISA_AUTO, .exact = true };
         struct rig r = { 0 };
         const char *part = NULL;
         bool device_only = false;
+        bool fault = false;
         struct k_cuda_options og = { 0 };
         char why[256];
         int e;
@@ -211,6 +236,8 @@ int main(int argc, char **argv) {
                         device_only = true;
                 else if (strcmp(argv[i], "--verbose") == 0)
                         r.verbose = true;
+                else if (strcmp(argv[i], "--fault") == 0)
+                        fault = true;
                 else if (strcmp(argv[i], "--portable") == 0)
                         og.variant = K_CUDA_VARIANT_PORTABLE;
                 else if (strcmp(argv[i], "--tiny") == 0)
@@ -230,6 +257,8 @@ int main(int argc, char **argv) {
                 r.gpu->ops->close(r.gpu);
                 return 0;
         }
+        if (fault)
+                return check_fault(&r);
         if (k_cpu_open(&oc, &r.cpu) < 0)
                 return 70;
         if (r.cpu->ops->reserve(r.cpu, 512, 8192, 64, 4096) < 0 || r.gpu->ops->reserve(r.gpu, 512, 8192, 64, 4096) < 0) {

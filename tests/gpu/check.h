@@ -68,3 +68,4 @@ void check_attention(struct rig *r);
 void check_recurrent(struct rig *r);
 void check_moe(struct rig *r);
 void check_memory(struct rig *r);
+void check_sample(struct rig *r);

@@ -169,6 +169,9 @@ void probe_close_text(struct probe *p, const struct tok *t) {
 int probe_context(struct probe *p, const struct eng_limits *l) {
         struct h_error err = { 0 };
         int r = eng_context_new(p->model, l, &p->context, &err);
+
+        while (r >= 0 && (r = eng_context_warm(p->context, &err)) > 0)
+                ;
         return r < 0 ? probe_fail(&err, r) : 0;
 }
 

@@ -16,6 +16,10 @@ TINY = MODELS / "llama-q4_0.gguf"
 # The tiny model's end-of-text tokens; forbidding them makes an answer as long as wanted.
 NO_END = {"bias_ids": struct.pack("<2I", 313, 314), "bias_values": struct.pack("<2f", -float("inf"), -float("inf"))}
 N_CTX = 1024
+# tests/gpu/run sets it: the same tests, the models on a GPU.
+BACKEND = os.environ.get("HEARTH_TEST_BACKEND")
+# The same tests with steps begun ahead, as on a GPU.
+AHEAD = os.environ.get("HEARTH_TEST_AHEAD")
 # A sanitizer keeps freed memory for a while: sizes say nothing then.
 SANITIZED = b"__asan_init" in pathlib.Path(HEARTHD).read_bytes()
 
@@ -37,6 +41,13 @@ def daemon(*arguments, config=None, models=("tiny",), env=None):
             shutil.copy(TINY, where / f"{name}.gguf")
             os.chmod(where / f"{name}.gguf", 0o600)
         extra = ["--model-dir", str(where)]
+        if BACKEND:
+            config = (config or "") + f"\n[worker]\nbackend = {BACKEND}\n"
+        if AHEAD and "--worker" not in arguments:
+            real, wrapper = pathlib.Path(HEARTHD).absolute().parent / "hearth-worker", pathlib.Path(home) / "worker-ahead"
+            wrapper.write_text(f'#!/bin/sh\n[ "$1" = --serve ] && exec {real} "$@" --ahead\nexec {real} "$@"\n')
+            wrapper.chmod(0o755)
+            extra += ["--worker", str(wrapper)]
         if config is not None:
             file = pathlib.Path(home) / "hearth.conf"
             file.write_text(config)

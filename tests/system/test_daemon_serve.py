@@ -220,6 +220,20 @@ def prefixes_are_reused():
         assert accepted.get("reused_generated", 0) == 0 and accepted["n_cached"] == len(prompt), accepted
 
 
+def the_last_token_is_not_kept():
+    """A token that ended the answer was sampled, not evaluated: whatever was begun ahead of it has left no trace."""
+    ask = dict(model="tiny", max_tokens=40, temperature=0.0, **NO_END)
+    with daemon() as d, Client(d.path) as c:
+        text = c.generate(prompt="the cat and the dog", **ask)[0]
+        prompt = ids(c.call("tokenize", {"model": "tiny", "text": "the cat and the dog"})["ids"])
+    with daemon() as d, Client(d.path) as c:
+        stopped = c.generate(prompt="the cat and the dog", stop=[text[len(text) // 2:][:3]], **ask)
+        assert stopped[2]["finish"] == "stop_string" and 2 < len(stopped[1]) < 40, stopped[2]
+        accepted = [f for _, m, f in c.stream("generate", dict(ask, prompt_ids=ids_blob(prompt + stopped[1] + [5, 6])))
+                    if m == "accepted"][0]
+        assert accepted["reused_generated"] == len(stopped[1]) - 1, (accepted, len(stopped[1]))
+
+
 def prewarm():
     """Evaluates and generates nothing; the next request finds it."""
     with daemon() as d, Client(d.path) as c:
@@ -403,7 +417,7 @@ def ps_and_models():
         assert entry["client"] == "editor" and entry["pid"] == os.getpid() and entry["uid"] == os.getuid()
         assert entry["model"] == "tiny" and entry["slot"] == 0 and entry["n_prompt"] > 0
         names = {m["name"]: m for m in c.call("models")["models"]}
-        assert names["tiny"]["where"] == "memory" and names["tiny"]["arch"] == "llama" and names["tiny"]["in_use"] == 1
+        assert names["tiny"]["where"] == ("vram" if BACKEND == "cuda" else "memory") and names["tiny"]["arch"] == "llama" and names["tiny"]["in_use"] == 1
         assert names["tiny"]["is_default"] and names["tiny"]["n_ctx"] == N_CTX
         # The other file has the same content: it is read once, then recognized.
         assert names["other"]["where"] == "disk"
@@ -430,4 +444,4 @@ def status_answers_during_work():
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
                     a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
-                    prefixes_are_reused, prewarm, chat, embeddings, constrained, a_limit_ends_complete, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, status_answers_during_work]))
+                    prefixes_are_reused, the_last_token_is_not_kept, prewarm, chat, embeddings, constrained, a_limit_ends_complete, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, status_answers_during_work]))

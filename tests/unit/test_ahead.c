@@ -4,7 +4,8 @@
  * log-probabilities and the logit bits of steps made one after the other, and
  * what turns out to be too much is taken back without a trace: also beside
  * prompts, with recurrent states, and when sequences end and others take their
- * pages while a step is in flight.
+ * pages while a step is in flight. And the tokens of one sequence are those of
+ * the same one among thirty-two, beside a prompt, and in a context made anew.
  *
  *   test_ahead [--cuda] DIR...   every model in DIR/models
  */
@@ -251,20 +252,126 @@ static void check_rules(struct run *x) {
         check(x, eng_step_finish(x->c, &res, NULL, &err), &err);
 }
 
+/* ---- company ------------------------------------------------------------------- */
+
+#define MANY 32u
+#define TOKENS 6u
+
+struct text { uint32_t id[TOKENS]; float logprob[TOKENS]; };
+
+static const struct eng_sampling greedy = { .repeat_penalty = 1, .n_top = 2 };
+
+static eng_seq begin_text(struct run *x, uint32_t i) {
+        uint32_t ids[24], n = 5 + i % 19;
+        eng_seq s;
+        struct eng_item it = { .tokens = ids, .n = n };
+        struct eng_result res;
+        struct h_error err = { 0 };
+
+        if (eng_seq_new(x->c, &s) < 0)
+                exit(1);
+        it.seq = s;
+        for (uint32_t k = 0; k < n; k++)
+                ids[k] = token(x, 60 + i, k);
+        check(x, eng_step(x->c, &it, 1, &res, &err), &err);
+        return s;
+}
+
+/* Sequences [i0, i0 + n) together, with a prompt's chunks beside them if there is room for its sequence. */
+static void generate_company(struct run *x, uint32_t i0, uint32_t n, bool prompt, struct text *out) {
+        struct eng_item it[MANY + 1];
+        struct eng_result res[MANY + 1];
+        struct h_error err = { 0 };
+        uint32_t first[MANY], chunk[7];
+        eng_seq s[MANY], p = { 0 };
+
+        for (uint32_t i = 0; i < n; i++)
+                s[i] = begin_text(x, i0 + i);
+        if (prompt)
+                p = begin_text(x, 99);
+        for (uint32_t k = 0; k < 7; k++)
+                chunk[k] = token(x, 7, k);
+        for (uint32_t step = 0; step <= TOKENS; step++) {
+                if (step < TOKENS) {
+                        for (uint32_t i = 0; i < n; i++) {
+                                first[i] = token(x, 40, i0 + i);
+                                it[i] = (struct eng_item){ .seq = s[i], .tokens = step ? NULL : &first[i], .n = 1,
+                                                           .role = ENG_ROLE_GENERATED, .want = ENG_WANT_SAMPLE, .sampling = &greedy };
+                        }
+                        if (prompt)
+                                it[n] = (struct eng_item){ .seq = p, .tokens = chunk, .n = 7 };
+                        check(x, eng_step_begin(x->c, it, n + prompt, &err), &err);
+                }
+                if (step > 0) {
+                        check(x, eng_step_finish(x->c, res, NULL, &err), &err);
+                        for (uint32_t i = 0; i < n; i++) {
+                                out[i].id[step - 1] = res[i].token;
+                                out[i].logprob[step - 1] = res[i].logprob;
+                        }
+                }
+        }
+        for (uint32_t i = 0; i < n; i++)
+                eng_seq_free(x->c, s[i]);
+        if (prompt)
+                eng_seq_free(x->c, p);
+}
+
+static void open_context(struct run *x) {
+        struct eng_limits l = { .n_places = MANY + 1, .n_ctx = 96, .n_rows = 64, .ahead = true };
+        struct h_error err = { 0 };
+        int r;
+
+        check(x, eng_context_new(x->m.model, &l, &x->c, &err), &err);
+        while ((r = eng_context_warm(x->c, &err)) > 0)
+                ;
+        check(x, r, &err);
+}
+
+static void check_company(struct run *x) {
+        struct eng_limits larger = { .n_places = 2, .n_ctx = 128, .n_rows = 256 };
+        struct text alone[MANY], got[MANY];
+        struct eng_context *other = NULL;
+        struct h_error err = { 0 };
+
+        open_context(x);
+        for (uint32_t i = 0; i < MANY; i++)
+                generate_company(x, i, 1, false, &alone[i]);
+        /* Another model's coming and going leaves this one's graphs and memory alone. */
+        check(x, eng_context_new(x->m.model, &larger, &other, &err), &err);
+        for (int prompt = 0; prompt < 2; prompt++) {
+                memset(got, 0, sizeof(got));
+                generate_company(x, 0, MANY, prompt, got);
+                if (memcmp(alone, got, sizeof(alone)) != 0)
+                        fail(x, prompt ? "other tokens among 32 and beside a prompt" : "other tokens among 32", 0);
+                other = eng_context_free(other);
+        }
+        eng_context_free(x->c);
+        open_context(x);
+        generate_company(x, 3, 9, true, got);
+        if (memcmp(alone + 3, got, 9 * sizeof(*got)) != 0)
+                fail(x, "other tokens in a context made anew", 0);
+        eng_context_free(x->c);
+}
+
 static unsigned check_model(const char *path, const char *name, enum eng_backend backend) {
         struct eng_device_options o = { .backend = backend, .threads = 2 };
         struct eng_limits l = { .n_places = STREAMS, .n_ctx = 96, .n_rows = 64, .ahead = true };
         struct run x = { .name = name, .backend = backend };
         struct h_error err = { 0 };
+        int r;
 
         if (open_model(path, &o, &x.m) < 0)
                 return 1;
         x.n_vocab = eng_model_info(x.m.model)->n_vocab;
         check(&x, eng_context_new(x.m.model, &l, &x.c, &err), &err);
+        while ((r = eng_context_warm(x.c, &err)) > 0)
+                ;
+        check(&x, r, &err);
         check_rules(&x);
         check_same(&x, false);
         check_same(&x, true);
         eng_context_free(x.c);
+        check_company(&x);
         close_model(&x.m);
         printf("%-24s %s\n", name, x.failed ? "FAILED" : "ok");
         fflush(stdout);

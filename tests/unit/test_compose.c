@@ -139,6 +139,60 @@ static void test_the_last_prompt_token_waits_for_credit(void **state) {
         assert_ptr_equal(b.items[0].tokens, b.tokens + 49);
 }
 
+/* With a token in flight: the next is fed without being known, as long as it is certain that there is a next one. */
+static void test_ahead(void **state) {
+        struct step_plan p;
+        struct bench b;
+        struct task *t;
+
+        setup(&b);
+        t = decoding(&b, 1);
+        t->model = &b.m;
+        t->max_tokens = UINT32_MAX;
+        b.m.n_ctx = 1000;
+        assert_false(compose_ahead(&b.m)); /* nothing is in flight */
+        b.m.n_begun = 1;
+        assert_true(compose_ahead(&b.m));
+        compose_step(&b.m, &p);
+        assert_ptr_equal(b.items[0].tokens, &t->next);
+        t->in_flight = 1;
+        compose_step(&b.m, &p);
+        assert_int_equal(p.n, 1);
+        assert_null(b.items[0].tokens);
+        assert_int_equal(b.items[0].want, ENG_WANT_SAMPLE);
+
+        t->n_generated = 4; /* the one in flight is the last one allowed */
+        t->max_tokens = 5;
+        compose_step(&b.m, &p);
+        assert_int_equal(p.n, 0);
+        t->max_tokens = 6;
+        compose_step(&b.m, &p);
+        assert_int_equal(p.n, 1);
+        b.m.n_ctx = 14; /* 10 of the prompt, 4, and the one in flight could not be fed */
+        compose_step(&b.m, &p);
+        assert_int_equal(p.n, 0);
+        b.m.n_ctx = 15;
+        compose_step(&b.m, &p);
+        assert_int_equal(p.n, 1);
+        t->n_sent = 99; /* its credit is the last one */
+        compose_step(&b.m, &p);
+        assert_int_equal(p.n, 0);
+        t->n_sent = 0;
+
+        b.m.begun[0].plan.prompt = 1;
+        assert_false(compose_ahead(&b.m));
+        b.m.begun[0].plan.prompt = 0;
+        atomic_store(&t->cancel, "cancelled");
+        assert_false(compose_ahead(&b.m));
+        atomic_store(&t->cancel, NULL);
+        add(&b, 2, 50, 0); /* a prompt */
+        assert_false(compose_ahead(&b.m));
+        b.t[1].state = TASK_DECODING;
+        assert_true(compose_ahead(&b.m));
+        b.m.n_begun = 2;
+        assert_false(compose_ahead(&b.m));
+}
+
 /* Users share evenly, then their requests: three prompts of one don't outweigh one of another. */
 static void test_shares(void **state) {
         uint64_t rows[4] = {};
@@ -253,7 +307,7 @@ int main(void) {
                 cmocka_unit_test(test_every_stream_is_in_every_step), cmocka_unit_test(test_who_may_not_send_is_left_out),
                 cmocka_unit_test(test_the_last_prompt_token_waits_for_credit), cmocka_unit_test(test_shares),
                 cmocka_unit_test(test_a_short_prompt_is_not_starved), cmocka_unit_test(test_replays),
-                cmocka_unit_test(test_encoders_take_whole_texts), cmocka_unit_test(test_learning),
+                cmocka_unit_test(test_encoders_take_whole_texts), cmocka_unit_test(test_learning), cmocka_unit_test(test_ahead),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -239,9 +239,9 @@ static void check_kv(struct run *x) {
         free(got);
 }
 
-static unsigned check_model(const char *path, const char *name) {
+static unsigned check_model(const char *path, const char *name, bool cuda) {
         static const enum eng_kv_type kvs[] = { ENG_KV_F16, ENG_KV_Q8_0, ENG_KV_Q4_0 };
-        struct eng_device_options o = { .backend = ENG_CPU, .threads = 2 };
+        struct eng_device_options o = { .backend = cuda ? ENG_CUDA : ENG_CPU, .threads = 2 };
         struct run x = { .name = name };
 
         if (open_model(path, &o, &x.m) < 0)
@@ -256,7 +256,7 @@ static unsigned check_model(const char *path, const char *name) {
         return x.failed + (x.runs == 0);
 }
 
-static int check_folder(const char *dir, unsigned *models) {
+static int check_folder(const char *dir, bool cuda, unsigned *models) {
         struct dirent **e;
         char path[4096];
         unsigned failed = 0;
@@ -271,7 +271,7 @@ static int check_folder(const char *dir, unsigned *models) {
         for (int i = 0; i < n; i++) {
                 if (strstr(e[i]->d_name, ".gguf")) {
                         snprintf(path, sizeof(path), "%s/models/%s", dir, e[i]->d_name);
-                        failed += check_model(path, e[i]->d_name);
+                        failed += check_model(path, e[i]->d_name, cuda);
                         (*models)++;
                 }
                 free(e[i]);
@@ -282,11 +282,16 @@ static int check_folder(const char *dir, unsigned *models) {
 
 int main(int argc, char **argv) {
         unsigned models = 0;
+        bool cuda = false;
         int r = 0;
 
         setvbuf(stdout, NULL, _IOLBF, 0);
         for (int i = 1; i < argc && r == 0; i++)
-                r = strstr(argv[i], ".gguf") ? (models++, check_model(argv[i], argv[i]) != 0) : check_folder(argv[i], &models);
+                if (strcmp(argv[i], "--cuda") == 0)
+                        cuda = true;
+                else
+                        r = strstr(argv[i], ".gguf") ? (models++, check_model(argv[i], argv[i], cuda) != 0)
+                                                     : check_folder(argv[i], cuda, &models);
         printf("%u models\n", models);
         return r ? r : models == 0;
 }
