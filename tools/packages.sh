@@ -3,7 +3,7 @@
 #
 #   need_packages PACKAGE...   installs the missing ones with apt-get, as root or through sudo
 
-HEARTH_BUILD_PACKAGES="build-essential meson ninja-build pkg-config libuv1-dev libmsgpack-dev libsystemd-dev libjansson-dev libinih-dev libutf8proc-dev libb2-dev libedit-dev ca-certificates python3 python3-pip"
+HEARTH_BUILD_PACKAGES="build-essential meson ninja-build pkg-config libuv1-dev libmsgpack-dev libsystemd-dev libjansson-dev libutf8proc-dev libb2-dev libedit-dev ca-certificates python3 python3-pip"
 HEARTH_TEST_PACKAGES="libcmocka-dev python3-venv scdoc git unzip"
 
 say() { printf '%s\n' "$*" >&2; }

@@ -6,13 +6,13 @@
 #include "daemon/broker/config.h"
 
 #include <ctype.h>
-#include <ini.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/alloc.h"
+#include "daemon/broker/config_text.h"
 
 enum kind { KIND_BACKEND, KIND_SANDBOX, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND_BYTES, KIND_TIME, KIND_U32, KIND_BOOL, KIND_WHO, KIND_REST };
 /* When a changed value takes effect: on a reload, for models loaded from then on, or when the daemon starts anew. */
@@ -180,9 +180,7 @@ const struct config_model *config_model_of(const struct config *c, const char *n
 
 struct loading {
         struct config *c;
-        const char *path;
         struct h_error *err;
-        int r;
 };
 
 static int set(struct loading *l, const struct row *row, void *base, const char *value) {
@@ -279,39 +277,28 @@ static int on_pair(void *ud, const char *section, const char *key, const char *v
         struct loading *l = ud;
         bool model = strncmp(section, "model ", 6) == 0;
 
-        if (l->r < 0)
-                return 1; /* the parser goes on after an error; the first one counts */
         for (size_t i = 0; i < ELEMENTSOF(rows); i++)
-                if (strcmp(rows[i].section, section) == 0 && strcmp(rows[i].key, key) == 0) {
-                        l->r = set(l, &rows[i], l->c, value);
-                        return l->r == 0;
-                }
+                if (strcmp(rows[i].section, section) == 0 && strcmp(rows[i].key, key) == 0)
+                        return set(l, &rows[i], l->c, value);
         if (model || strcmp(section, "models") == 0)
                 for (size_t i = 0; i < ELEMENTSOF(model_rows); i++)
                         if (strcmp(model_rows[i].key, key) == 0) {
                                 struct config_model *m = model ? model_section(l->c, section + 6) : &l->c->model;
-                                l->r = m ? set(l, &model_rows[i], m, value) : -ENOMEM;
-                                return l->r == 0;
+                                return m ? set(l, &model_rows[i], m, value) : -ENOMEM;
                         }
-        l->r = h_error_set(l->err, HEARTH_E_bad_request, "[%s] has no key \"%s\"", section, key);
-        return 0;
+        return h_error_set(l->err, HEARTH_E_bad_request, "[%s] has no key \"%s\"", section, key);
 }
 
 int config_load(struct config *c, const char *path, struct h_error *err) {
-        struct loading l = { .c = c, .path = path, .err = err };
-        int line;
+        struct loading l = { .c = c, .err = err };
+        _cleanup_(freep) char *text = NULL;
+        size_t n;
+        int r = config_text_read(path, &text, &n, err);
 
-        errno = 0;
-        line = ini_parse(path, on_pair, &l);
-        if (line == -1)
-                return h_error_set(err, HEARTH_E_io, "%s: %s", path, errno ? strerror(errno) : "can't be read");
-        if (line == -2 || l.r == -ENOMEM)
-                return -ENOMEM;
-        if (line > 0) {
-                if (l.r == 0)
-                        h_error_set(err, HEARTH_E_bad_request, "expected [section] or key = value");
-                return h_error_prefix(err, "%s:%d", path, line);
-        }
+        if (r == 0)
+                r = config_text_parse(path, text, n, on_pair, &l, err);
+        if (r < 0)
+                return r;
         free(c->file);
         c->file = h_strdup(path);
         return c->file ? 0 : -ENOMEM;

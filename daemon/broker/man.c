@@ -77,7 +77,8 @@ static const char conf_about[] =
         "hearth.conf(5)\n\n# NAME\n\nhearth.conf - configuration of the Hearth daemon\n\n# SYNOPSIS\n\n"
         "/etc/hearth/hearth.conf++\n~/.config/hearth/hearth.conf\n\n# DESCRIPTION\n\n"
         "Sections in brackets, lines key = value, comments with # or ;. An unknown key is a mistake, not ignored: a misspelt limit must "
-        "not be no limit. *hearthd --check-config* says what is wrong, with file, line and key.\n\n"
+        "not be no limit. The file is UTF-8 text of at most 1 MiB; one that is empty, damaged, no regular file, or gone since it was read last is a "
+        "mistake too, and leaves the rules in effect as they are. *hearthd --check-config* says what is wrong, with file, line and key.\n\n"
         "Sizes are numbers with K, M, G, T (powers of 1024) or kB, MB, GB; times have ms, s, min or h, or are the word never.\n\n"
         "Where nothing else is said, a changed value takes effect with a reload (SIGHUP, *systemctl reload*).\n";
 

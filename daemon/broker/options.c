@@ -3,6 +3,7 @@
 
 #include <getopt.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -156,17 +157,26 @@ static int find_worker(struct config *c) {
         return set_string(&c->worker, WORKER_PATH);
 }
 
+/* Only what is certainly not there means the defaults: they let everybody in. */
+static int load_if_there(struct config *c, const char *path, struct h_error *err) {
+        struct stat st;
+
+        if (lstat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
+                return 0;
+        return config_load(c, path, err);
+}
+
 static int load_file(const struct options *o, struct config *c, struct h_error *err) {
         _cleanup_(freep) char *own = NULL;
 
         if (o->config)
                 return config_load(c, o->config, err);
         if (!c->user_mode)
-                return access("/etc/hearth/hearth.conf", F_OK) == 0 ? config_load(c, "/etc/hearth/hearth.conf", err) : 0;
+                return load_if_there(c, "/etc/hearth/hearth.conf", err);
         own = join(o->xdg_config_home, "/hearth/hearth.conf");
         if (!own)
                 own = join(o->home, "/.config/hearth/hearth.conf");
-        return own && access(own, F_OK) == 0 ? config_load(c, own, err) : 0;
+        return own ? load_if_there(c, own, err) : 0;
 }
 
 static int default_dir(const struct options *o, struct config *c, struct h_error *err) {

@@ -71,6 +71,9 @@ static void after(uv_work_t *w, int status) {
         bool again = s->reload == RELOAD_AGAIN;
 
         s->reload = RELOAD_NONE;
+        if (rl->r == 0 && s->config.file && !rl->fresh.file)
+                rl->r = h_error_set(&rl->err, HEARTH_E_io, "%s is gone; for the defaults restart the daemon, or leave a file with a comment (#)",
+                                    s->config.file);
         if (rl->r < 0) {
                 h_error_from_errno(&rl->err, rl->r, "reading the configuration");
                 s->count.reloads_failed++;

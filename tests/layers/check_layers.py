@@ -30,7 +30,6 @@ LIBRARIES = {  # header prefix: folders that may know it
     "cuda": {"kernels"},
     "jansson.h": {"engine", "client", "daemon/worker", "daemon/broker"},
     "sys/socket.h": {"ipc", "client", "daemon/broker", "daemon/worker", "daemon/common"},
-    "ini.h": {"daemon/broker"},
     "histedit.h": {"client"},
     "editline/": {"client"},
 }

@@ -50,7 +50,7 @@ def daemon(*arguments, config=None, models=("tiny",), env=None):
             extra += ["--worker", str(wrapper)]
         if config is not None:
             file = pathlib.Path(home) / "hearth.conf"
-            file.write_text(config)
+            file.write_text(config or "# the defaults\n")  # an empty file is refused
             extra += ["--config", str(file)]
         old = {k: os.environ.get(k) for k in (env or {})}
         os.environ.update(env or {})

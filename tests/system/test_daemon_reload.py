@@ -61,7 +61,7 @@ def model_directories():
     with private_dir() as other:
         shutil.copy(TINY, pathlib.Path(other) / "new.gguf")
         file = pathlib.Path(other) / "hearth.conf"
-        file.write_text("")
+        file.write_text("# nothing\n")
         d2 = Daemon(HEARTHD, other, "--config", str(file))
         with d2, Client(d2.path) as c2:
             expect("unknown_model", lambda: c2.call("load", {"model": "new"}))
@@ -73,7 +73,7 @@ def model_directories():
             for _ in range(30):
                 c2.start("models")
                 d2.process.send_signal(signal.SIGHUP)
-            file.write_text("")
+            file.write_text("# nothing\n")
             d2.process.send_signal(signal.SIGHUP)
             until("what is on disk only is gone", lambda: other not in c2.call("models").get("dirs", []))
 
@@ -98,6 +98,73 @@ def a_mistake_changes_nothing():
         reload(d, "[limits]\nrequests_per_user = 2\n", "was read again")
 
 
+def what_is_no_configuration():
+    """A damaged file opens no access rule: each is refused on a reload, by --check-config and at the start, and never hangs."""
+    NUL = b"\0"
+    damaged = (
+        (b"", "hearth.conf: it is empty"), (NUL * 4096, "hearth.conf:1: byte 1 of the line is 0x00"), (b"\0\xff[[[", "hearth.conf:1: byte 1"),
+        (NUL * (40 << 20), "a configuration at most 1048576"), (b"#" * (1 << 20) + b"\n", "a configuration at most"),
+        (b"[access]\nuse = \xff\n", "hearth.conf:2: byte 7 of the line is 0xff, which is not UTF-8"),
+        (b"[access]\n\x1b[1m\n", "hearth.conf:2: byte 1 of the line is 0x1b"), (b"[access\nuse = root\n", "hearth.conf:1: a section's name ends with ]"),
+        (b"[access] use = root\n", "hearth.conf:1: behind [access] nothing may stand"), (b"[access]\nuse root\n", "hearth.conf:2: expected [section] or key"),
+        ("directory", "hearth.conf: it is a directory"), ("fifo", "hearth.conf: it is a pipe"), ("gone", "hearth.conf: No such file"),
+        ("dangling", "hearth.conf: No such file"),
+    )
+    good = "[access]\nuse = root\nload = " + "root, " * 300 + "root\n"  # a line may be long
+    with daemon(config=good) as d, Client(d.path) as c:
+        file = d.home / "hearth.conf"
+        for n, (content, told) in enumerate(damaged):
+            at = len(d.messages())
+            file.unlink()
+            if isinstance(content, bytes):
+                file.write_bytes(content)
+            elif content == "directory":
+                file.mkdir()
+            elif content == "fifo":
+                os.mkfifo(file)
+            elif content == "dangling":
+                file.symlink_to("nowhere")
+            d.process.send_signal(signal.SIGHUP)
+            until(f"{told!r} is said", lambda: told in d.messages()[at:] and "stays as it was" in d.messages()[at:])
+            assert f"hearth_reloads_failed_total {n + 1}\n" in c.call("metrics")["text"]
+            for more in (["--check-config"], []):
+                r = subprocess.run([HEARTHD, "--user", "--config", str(file), "--socket", f"{d.home}/other/s", *more], capture_output=True, text=True,
+                                   timeout=60, env={"HOME": str(d.home), "PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL)
+                assert r.returncode in (64, 74, 78) and told.removeprefix("hearth.conf") in r.stderr, (content[:20], r)
+            if content == "directory":
+                file.rmdir()
+                file.touch()
+            elif content == "gone":
+                file.touch()
+        file.unlink()
+        # None of them changed the rule: only now it is told to change.
+        file.write_text("[access]\nuse = *\n")
+        d.process.send_signal(signal.SIGHUP)
+        until("a good one is taken", lambda: '[access] use is "*", was "root"' in d.messages())
+
+
+def a_default_file_that_vanishes():
+    """Without --config too: what was there at the start must be there at a reload."""
+    with private_dir() as home:
+        file = pathlib.Path(home) / "config/hearth/hearth.conf"
+        file.parent.mkdir(parents=True)
+        file.write_text("[access]\nuse = root\n")
+        old = os.environ.get("XDG_CONFIG_HOME")
+        os.environ["XDG_CONFIG_HOME"] = f"{home}/config"
+        try:
+            d = Daemon(HEARTHD, home, "--user")
+        finally:
+            if old is None:
+                del os.environ["XDG_CONFIG_HOME"]
+            else:
+                os.environ["XDG_CONFIG_HOME"] = old
+        with d:
+            file.unlink()
+            d.process.send_signal(signal.SIGHUP)
+            until("it is told", lambda: "hearth.conf is gone" in d.messages())
+            assert 'use is "*"' not in d.messages()
+
+
 def check_config():
     """--check-config says what a start would say, and serves nothing."""
     with private_dir() as home:
@@ -110,4 +177,5 @@ def check_config():
         assert sorted(os.listdir(home)) == ["c"]
 
 
-sys.exit(run_tests([limits_and_levels, idle_times_of_resident_models, model_directories, a_mistake_changes_nothing, check_config]))
+sys.exit(run_tests([limits_and_levels, idle_times_of_resident_models, model_directories, a_mistake_changes_nothing, what_is_no_configuration,
+                    a_default_file_that_vanishes, check_config]))

@@ -16,7 +16,7 @@ def managed(config=""):
         where.mkdir()
         shutil.copy(TINY, where / "tiny.gguf")
         conf = pathlib.Path(home) / "hearth.conf"
-        conf.write_text(config)
+        conf.write_text(config or "# the defaults\n")
         with Manager(home, HEARTHD, "--model-dir", str(where), "--config", str(conf)) as m:
             m.models = where
             yield m

@@ -95,6 +95,12 @@ static void test_config(void **state) {
         assert_int_equal(config_model_of(&c, "x")->context, 99);
         assert_false(config_model_of(&c, "y")->pinned);
         config_done(&c);
+
+        /* Comments, blanks, both separators, no newline at the end. */
+        assert_int_equal(load_text(&c, "\xef\xbb\xbf; one\r\n  # two\n[models] ; three\n\t slots:6 ; four\n\n[ model a b ]\ncontext=\t9", &err), 0);
+        assert_int_equal(config_model_of(&c, "a b")->slots, 6);
+        assert_int_equal(config_model_of(&c, "a b")->context, 9);
+        config_done(&c);
 }
 
 /* The first mistake is told with its line, also if later lines are good. */
@@ -106,7 +112,12 @@ static void test_config_mistakes(void **state) {
                 { "\n\n[models]\nslots = 0\n", ":4: slots is a number from 1" },
                 { "[models]\npinned = perhaps\n", "yes or no" },
                 { "[daemon]\nhost_budget = much\n", "host_budget is a size" },
-                { "nonsense\n", ":1: " },
+                { "nonsense\n", ":1: expected [section] or key = value" },
+                { "", "it is empty" },
+                { "[access\n", ":1: a section's name ends with ]" },
+                { "[access] use = root\n", ":1: behind [access] nothing may stand" },
+                { "[access]\nuse = root\x01\n", ":2: byte 11 of the line is 0x01" },
+                { "[access]\nuse = \xc3\n", ":2: byte 7 of the line is 0xc3, which is not UTF-8" },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
