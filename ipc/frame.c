@@ -71,7 +71,7 @@ static bool frame_length(const struct frame_reader *r, uint32_t *ret) {
 static void keep_fds(struct frame_reader *r, const int *fds, uint32_t n, uint64_t at, bool lost) {
         struct frame_fd *more = NULL;
 
-        if (n > 0 && r->n_fds + n <= r->max_fds)
+        if (n > 0 && !lost && r->n_fds + n <= r->max_fds)
                 more = h_realloc(r->fds, (r->n_fds + n) * sizeof(*more));
         if (more)
                 r->fds = more;
@@ -114,7 +114,8 @@ ssize_t frame_reader_fill(struct frame_reader *r, int fd) {
         m.msg_iov = &iov;
         m.msg_iovlen = 1;
         m.msg_control = &control;
-        m.msg_controllen = sizeof(control);
+        /* Room for one too many: what lies behind it the kernel drops (MSG_CTRUNC) without ever opening it here. */
+        m.msg_controllen = CMSG_LEN(MIN(r->max_fds - r->n_fds + 1, (uint32_t)KERNEL_MAX_FDS) * sizeof(int));
         do
                 n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         while (n < 0 && errno == EINTR);
@@ -199,6 +200,18 @@ int frame_take_fd(struct frame *f, uint32_t i) {
 
 size_t frame_reader_bytes(const struct frame_reader *r) {
         return r->in.cap + r->n_fds * sizeof(*r->fds);
+}
+
+uint32_t frame_reader_files(const struct frame_reader *r) {
+        uint32_t n = r->n_fds;
+
+        for (uint32_t i = 0; i < r->n_out; i++)
+                n += r->out[i] >= 0;
+        return n;
+}
+
+uint64_t frame_reader_begun(const struct frame_reader *r) {
+        return frame_reader_in_frame(r) && !frame_reader_ready(r) ? r->base + r->head + 1 : 0;
 }
 
 bool frame_reader_in_frame(const struct frame_reader *r) {

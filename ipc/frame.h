@@ -52,6 +52,10 @@ int frame_reader_next(struct frame_reader *r, struct frame *ret, struct h_error 
 int frame_take_fd(struct frame *f, uint32_t i);
 /* Bytes held, for accounting; bytes of an unfinished frame that have arrived. */
 size_t frame_reader_bytes(const struct frame_reader *r);
+/* Descriptors held: of frames not handed out, and those of the last one not taken. */
+uint32_t frame_reader_files(const struct frame_reader *r);
+/* The stream offset, plus 1, of a frame that has begun and is not whole yet; 0: none. */
+uint64_t frame_reader_begun(const struct frame_reader *r);
 bool frame_reader_in_frame(const struct frame_reader *r); /* EOF now would cut a frame */
 bool frame_reader_ready(const struct frame_reader *r);    /* frame_reader_next() would not return 0 */
 

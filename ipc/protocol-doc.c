@@ -43,7 +43,7 @@ static const char intro[] =
         "- The first message is the request `hello`. A daemon that speaks another version answers with the error `version`,\n"
         "  which names both, and closes.\n"
         "- Every request is answered by any number of events and then exactly one reply or error. Several requests may be open;\n"
-        "  their answers interleave.\n"
+        "  their answers interleave. The id of one that is open is refused (`bad_request`) for another request of any kind.\n"
         "- `[4, id, \"cancel\", {}]` ends request `id`; so does closing the connection. The request's final answer still comes\n"
         "  (`finish` is `cancelled`, or the error `cancelled` if it had not begun).\n"
         "- A refused request (errors bad_request, bad_utf8, unknown_method, too_large and so on) leaves the connection\n"

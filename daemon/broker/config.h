@@ -55,6 +55,7 @@ struct config {
         uint64_t stall_timeout; /* ms that a client may keep its request paused by not reading; 0: for ever */
         uint64_t yield_timeout; /* ms until it gives its slot up while others wait for one; 0: it does not */
         uint64_t hello_timeout; /* ms until a connection must have said hello */
+        uint64_t frame_timeout; /* ms until a message that has begun must be whole; 0: for ever */
 
         bool fd_store;          /* there is a service manager to keep copies for us */
 
@@ -62,6 +63,7 @@ struct config {
         uint32_t max_connections_per_uid;
         uint32_t max_requests_per_uid;     /* queued and running */
         uint64_t max_bytes_per_uid;        /* request bodies and unsent replies held for one uid */
+        uint32_t max_files_per_uid;        /* descriptors passed with messages, while they are held */
         uint32_t max_slots_per_uid;        /* 0: no limit but the model's */
         uint64_t max_pinned_per_uid;       /* bytes kept for good; 0: no limit */
 

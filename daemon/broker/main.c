@@ -8,13 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <systemd/sd-daemon.h>
 
 #include "base/alloc.h"
 #include "base/latency.h"
+#include "daemon/broker/accept.h"
+#include "daemon/broker/files.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/options.h"
 #include "daemon/broker/privileges.h"
@@ -29,21 +30,6 @@
 /* ---- the loop ---- */
 
 #define TICK_MS 1000u
-
-static void on_accept(uv_poll_t *h, int status, int events) {
-        struct server *s = h->data;
-
-        /* A few at a time: clients that are there already come in between. */
-        for (int i = 0; i < 16; i++) {
-                int fd = accept4(s->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-                if (fd < 0) {
-                        if (errno == EMFILE || errno == ENFILE)
-                                log_warning(&s->log, "a connection waits: %s", strerror(errno));
-                        return;
-                }
-                session_accept(s, fd);
-        }
-}
 
 static void on_turn(uv_prepare_t *h) {
         models_turn(h->data);
@@ -60,9 +46,7 @@ static void on_tick(uv_timer_t *h) {
         if (s->config.model.idle_timeout && now - s->started_ms >= s->config.model.idle_timeout)
                 cache_drop_kept(&s->cache, now - s->config.model.idle_timeout);
         session_close_refused(s);
-        list_foreach(se, &s->sessions, struct session, link)
-                if (!se->hello && !se->closing && s->config.hello_timeout && now - se->since_ms >= s->config.hello_timeout)
-                        session_close(se);
+        sessions_tick(s);
         requests_tick(s);
 }
 
@@ -81,7 +65,7 @@ static void stop(struct server *s, const char *why) {
         s->stopping = true;
         log_info(&s->log, "stopping: %s", why);
         sd_notify(0, "STOPPING=1");
-        uv_close((uv_handle_t *)&s->accept_poll, NULL);
+        accept_stop(s);
         models_done(s);
         list_foreach(rq, &s->requests, struct request, link) {
                 struct h_error err = {};
@@ -167,9 +151,7 @@ static int open_listener(struct server *s, struct h_error *err) {
 static void setup_loop(struct server *s) {
         uint64_t usec;
 
-        uv_poll_init(&s->loop, &s->accept_poll, s->listener.fd);
-        s->accept_poll.data = s;
-        uv_poll_start(&s->accept_poll, UV_READABLE, on_accept);
+        accept_start(s);
         uv_prepare_init(&s->loop, &s->turn);
         s->turn.data = s;
         uv_prepare_start(&s->turn, on_turn);
@@ -209,7 +191,6 @@ int main(int argc, char **argv) {
         struct options o = {};
         struct server s = {};
         struct h_error err = {};
-        struct rlimit files;
         int r, status = 0;
 
         o.home = getenv("HOME");
@@ -244,11 +225,8 @@ int main(int argc, char **argv) {
         s.config.fd_store = getenv("NOTIFY_SOCKET") != NULL;
         ledger_init(&s.device, 0);
         ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget());
-        /* As many descriptors as connections may be open. */
-        if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-                files.rlim_cur = MIN(files.rlim_max, (rlim_t)65536);
-                (void)setrlimit(RLIMIT_NOFILE, &files);
-        }
+        if (r == 0)
+                r = files_raise(&s.users, &err);
         if (r == 0)
                 r = open_listener(&s, &err);
         if (r == 0)

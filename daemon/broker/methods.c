@@ -104,6 +104,8 @@ int methods_dispatch(struct session *se, struct schema_msg *m, struct frame *f, 
         /* An answer with id 0 speaks of the connection: there is none that could be given to this request alone. */
         if (m->kind == KIND_REQUEST && m->id == 0)
                 return h_error_set(err, HEARTH_E_protocol, "a request's id must not be 0");
+        if (m->kind == KIND_REQUEST && request_of_client(se, m->id))
+                return h_error_set(err, HEARTH_E_bad_request, "id %u is in use by a request of this connection that has not ended", m->id);
         if (!fn)
                 return h_error_set(err, HEARTH_E_bad_request, "a %s message is for clients, not for the daemon",
                                    wire_schema.descs[m->type].name);

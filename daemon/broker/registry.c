@@ -13,15 +13,21 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "daemon/broker/user.h"
 
 #define MAX_ENTRIES 4096
 #define MAX_NAME 200
 #define N_NEAREST 3
 
 struct source *source_free(struct source *s) {
-        if (s)
-                for (size_t i = 0; i < s->n; i++)
-                        fd_close(s->fds[i]);
+        if (!s)
+                return NULL;
+        for (size_t i = 0; i < s->n; i++)
+                fd_close(s->fds[i]);
+        if (s->payer) {
+                user_return_files(s->payer, s->n_paid);
+                user_unref(s->payer);
+        }
         free(s);
         return NULL;
 }

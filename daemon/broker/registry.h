@@ -19,8 +19,12 @@ struct source_key {
 };
 
 /* One model's open files, in order. */
+struct user;
+
 struct source {
         int fds[MODEL_MAX_PARTS];
+        struct user *payer;  /* of descriptors that a client passed (set on the loop's thread, where such a source is freed); NULL: ours */
+        uint32_t n_paid;
         struct source_key keys[MODEL_MAX_PARTS];
         size_t n;
         uint64_t bytes;

@@ -66,6 +66,7 @@ static void request_free(struct request *rq) {
         rq->resolve = NULL;
         rq->user->n_requests--;
         rq->user->bytes -= rq->charged;
+        user_return_files(rq->user, rq->n_files);
         if (m)
                 model_detach(m, rq);
         user_unref(rq->user);
@@ -336,8 +337,6 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
 
         if (s->stopping)
                 return h_error_set(err, HEARTH_E_shutting_down, "the daemon is stopping; try again when it is back");
-        if (request_of_client(se, m->id))
-                return h_error_set(err, HEARTH_E_bad_request, "id %u is in use by a request of this connection that has not ended", m->id);
         if (fields.n_fds > MODEL_MAX_PARTS)
                 return h_error_counts(err, HEARTH_E_too_large, fields.n_fds, MODEL_MAX_PARTS, "n_fds is %u, at most %d", fields.n_fds, MODEL_MAX_PARTS);
         if (!name[0] && !fields.n_fds && resume && resume->n_model)
@@ -409,6 +408,8 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
                 r = setup_resume(rq, resume);
         if (r == 0 && (fields.n_fds || fields.payload))
                 r = take_fds(f, fields.n_fds + fields.payload, fds, err);
+        if (r == 0) /* charged to the connection when they came */
+                session_hand_files(se, rq, fields.n_fds + fields.payload);
         if (r == 0 && fields.payload) {
                 r = take_payload(rq, fds[fields.n_fds], err);
                 for (uint32_t i = 0; i < fields.n_fds && r < 0; i++)

@@ -46,6 +46,7 @@ struct request {
 
         uint8_t *raw;             /* the client's message */
         size_t n_raw, charged;
+        uint32_t n_files;         /* descriptors charged to its user and held by it */
         int payload;              /* memfd with a text of it, or -1 */
         char *supersedes;
         uint32_t cost;            /* for the fair queue */

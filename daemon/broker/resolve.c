@@ -17,6 +17,8 @@ struct resolve {
         int fds[MODEL_MAX_PARTS];
         size_t n_fds;
         bool by_fd, any_profile;
+        struct user *payer;      /* of fds, until the source has them; NULL: not charged */
+        uint32_t n_paid;
         struct model_profile profile;
 
         /* by the thread pool */
@@ -27,6 +29,10 @@ struct resolve {
 };
 
 static void resolve_free(struct resolve *rs) {
+        if (rs->payer) {
+                user_return_files(rs->payer, rs->n_paid);
+                user_unref(rs->payer);
+        }
         for (size_t i = 0; i < rs->n_fds; i++)
                 fd_close(rs->fds[i]);
         source_free(rs->source);
@@ -93,6 +99,10 @@ static void after(uv_work_t *w, int status) {
                 resolve_free(rs);
                 return;
         }
+        if (rs->payer) {
+                rs->source->n_paid = rs->n_paid;
+                rs->source->payer = ptr_steal(&rs->payer);
+        }
         r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, rq->rights & (1u << ACCESS_LOAD), rq->type == WIRE_load,
                       &rs->profile, rs->any_profile, &m, &err);
         if (r == -EPERM)
@@ -158,6 +168,12 @@ int resolve_start(struct request *rq, const char *name, const int *fds, size_t n
                         rs->profile.gpu_layers = load->gpu_layers;
                 if (load->vram_budget)
                         rs->profile.vram_budget = load->vram_budget;
+        }
+        if (n_fds) {
+                rs->payer = rq->user;
+                rs->payer->refs++;
+                rs->n_paid = (uint32_t)n_fds;
+                rq->n_files -= rs->n_paid;
         }
         rq->resolve = rs;
         rq->state = REQUEST_RESOLVING;

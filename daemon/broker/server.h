@@ -50,6 +50,8 @@ struct server {
         struct log log;
         struct listener listener;
         uv_poll_t accept_poll;
+        uv_timer_t accept_again; /* while no descriptor is free for a connection */
+        uint64_t accept_stuck_ms; /* since when; 0: they are taken */
         uv_prepare_t turn;    /* what must not happen within a callback */
         uv_timer_t tick;      /* once a second: idle models, silent connections */
         uv_timer_t watchdog;

@@ -32,6 +32,25 @@ static int recharge(struct session *se, struct h_error *err) {
         return r;
 }
 
+/* The same for descriptors: received is held, whether a request will take them or not. */
+static int recharge_files(struct session *se, struct h_error *err) {
+        uint32_t held = frame_reader_files(&se->channel.in);
+        int r = 0;
+
+        if (held > se->n_files)
+                r = user_charge_files(&se->server->users, se->user, held - se->n_files, err);
+        else
+                user_return_files(se->user, se->n_files - held);
+        if (r == 0)
+                se->n_files = held;
+        return r;
+}
+
+void session_hand_files(struct session *se, struct request *rq, uint32_t n) {
+        se->n_files -= n;
+        rq->n_files += n;
+}
+
 void session_fail(struct session *se, uint32_t id, const struct h_error *err) {
         _cleanup_(buf_free) struct buf b = {};
 
@@ -119,13 +138,18 @@ static void on_frame(struct channel *c, struct frame *f) {
                         session_fail(se, m.id, &err);
         }
         schema_msg_free(&m);
+        /* What this frame brought and nobody took goes now, not when the next one comes. */
+        for (uint32_t i = 0; i < f->n_fds && !se->closing; i++)
+                fd_close(frame_take_fd(f, i));
+        if (!se->closing)
+                (void)recharge_files(se, &err); /* less than before: can't fail */
 }
 
 static int on_read(struct channel *c) {
         struct session *se = of(c);
         struct h_error err = {};
 
-        if (recharge(se, &err) < 0) {
+        if (recharge_files(se, &err) < 0 || recharge(se, &err) < 0) {
                 session_refuse(se, &err);
                 return -1;
         }
@@ -153,12 +177,38 @@ static void on_drained(struct channel *c) {
                 channel_pause(c, false);
 }
 
+void sessions_tick(struct server *s) {
+        uint64_t now = server_now(s), begun;
+        struct h_error err = {};
+
+        list_foreach(se, &s->sessions, struct session, link) {
+                if (se->closing)
+                        continue;
+                if (!se->hello && s->config.hello_timeout && now - se->since_ms >= s->config.hello_timeout) {
+                        session_close(se);
+                        continue;
+                }
+                /* While we don't read from it, it is not its fault. */
+                begun = se->channel.paused ? 0 : frame_reader_begun(&se->channel.in);
+                if (begun != se->begun_at) {
+                        se->begun_at = begun;
+                        se->begun_ms = now;
+                } else if (begun && s->config.frame_timeout && now - se->begun_ms >= s->config.frame_timeout) {
+                        h_error_set(&err, HEARTH_E_protocol, "a message that began is not whole after %llu ms, the limit (frame_timeout in "
+                                    "hearth.conf): %zu bytes of it came", (unsigned long long)s->config.frame_timeout,
+                                    se->channel.in.in.len - se->channel.in.head);
+                        session_refuse(se, &err);
+                }
+        }
+}
+
 static void on_released(struct channel *c) {
         struct session *se = of(c);
 
         list_remove(&se->link);
         se->server->n_sessions--;
         se->user->bytes -= se->charged;
+        user_return_files(se->user, se->n_files);
         se->user->n_connections--;
         user_unref(se->user);
         free(se);
@@ -207,6 +257,13 @@ void session_accept(struct server *s, int fd) {
         }
         rights = access_of_socket(s->config.access, fd, cred.uid, cred.gid);
         if (access_check(s->config.access, rights, ACCESS_USE, cred.uid, NULL, &err) < 0) {
+                refuse_fd(s, fd, &err);
+                return;
+        }
+        if (s->n_sessions >= s->users.max_connections) {
+                h_error_counts(&err, HEARTH_E_busy, (uint64_t)s->n_sessions + 1, s->users.max_connections,
+                               "the daemon has %u connections open, as many as its limit of open files leaves room for "
+                               "(LimitNOFILE= in its unit); try again later", s->n_sessions);
                 refuse_fd(s, fd, &err);
                 return;
         }

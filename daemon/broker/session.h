@@ -14,6 +14,8 @@
 /* With more than this, which only floods of requests reach, it is not read from either: cancels are heard before that. */
 #define SESSION_DEAF_WATER (1u << 20)
 
+struct request;
+
 struct session {
         struct channel channel; /* first */
         struct server *server;
@@ -26,6 +28,8 @@ struct session {
         uint32_t rights;        /* bit 1 << enum access_right */
         char client[65];        /* from hello */
         bool hello, closing;
+        uint32_t n_files;       /* descriptors charged to the user for what no request has taken yet */
+        uint64_t begun_at, begun_ms; /* the message that was half there at the last tick, and since when */
         size_t charged;         /* bytes charged to the user for this connection's buffers */
 };
 
@@ -38,6 +42,10 @@ void session_close(struct session *se);
 void session_refuse(struct session *se, const struct h_error *err);
 /* What its peer may do as the configuration is now. */
 void session_find_rights(struct session *se);
+/* Descriptors of this session that a request took: it answers for them from now on. */
+void session_hand_files(struct session *se, struct request *rq, uint32_t n);
+/* Once a second: cuts off who says nothing, or does not end what was begun. */
+void sessions_tick(struct server *s);
 /* Sends the frames in *b (emptied). A client over its quota is cut off. */
 void session_send(struct session *se, struct buf *b);
 void session_fail(struct session *se, uint32_t id, const struct h_error *err);

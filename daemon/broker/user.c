@@ -6,6 +6,8 @@
 void users_init(struct users *us, const struct config *c) {
         list_init(&us->all);
         us->config = c;
+        us->n_files = 0;
+        us->max_files = us->max_connections = UINT32_MAX; /* until files_share() */
 }
 
 struct user *user_get(struct users *us, uint32_t uid) {
@@ -21,6 +23,7 @@ struct user *user_get(struct users *us, uint32_t uid) {
                 return NULL;
         u->uid = uid;
         u->refs = 1;
+        u->users = us;
         list_append(&us->all, &u->link);
         return u;
 }
@@ -67,6 +70,27 @@ int user_charge_request(struct users *us, struct user *u, size_t bytes, struct h
                 return r;
         u->n_requests++;
         return 0;
+}
+
+int user_charge_files(struct users *us, struct user *u, uint32_t n, struct h_error *err) {
+        uint32_t max = us->config->max_files_per_uid;
+
+        if (n > max || u->n_files > max - n)
+                return h_error_counts(err, HEARTH_E_quota, (uint64_t)u->n_files + n, max,
+                                      "uid %u passed %u open files that are still held, %u more pass its limit of %u (files_per_user in "
+                                      "hearth.conf); send whole messages, and wait for some to be taken", u->uid, u->n_files, n, max);
+        if (n > us->max_files || us->n_files > us->max_files - n)
+                return h_error_counts(err, HEARTH_E_busy, (uint64_t)us->n_files + n, us->max_files,
+                                      "the daemon holds %u open files passed by clients, %u more pass the %u that its limit of open files "
+                                      "leaves for them; try again later", us->n_files, n, us->max_files);
+        u->n_files += n;
+        us->n_files += n;
+        return 0;
+}
+
+void user_return_files(struct user *u, uint32_t n) {
+        u->n_files -= n;
+        u->users->n_files -= n;
 }
 
 int user_charge_pinned(struct users *us, struct user *u, uint64_t bytes, struct h_error *err) {

@@ -3,10 +3,12 @@
 
 Afterwards the daemon still serves: each case runs beside a model that must go on answering."""
 import re
+import shlex
 import signal
 import socket
 import subprocess
 
+import daemonlib
 from daemonlib import *
 from pyclient import pack
 from splitgguf import build, parse
@@ -240,6 +242,39 @@ def memory():
         assert c.call("status").get("host_bytes", 0) == 0
 
 
+@contextlib.contextmanager
+def with_files(n):
+    """Daemons started meanwhile have this limit of open files."""
+    program = daemonlib.HEARTHD
+    with private_dir() as home:
+        script = pathlib.Path(home) / "hearthd"
+        script.write_text(f'#!/bin/sh\nulimit -n {n} && exec {shlex.quote(os.path.abspath(program))} "$@"\n')
+        script.chmod(0o755)
+        daemonlib.HEARTHD = str(script)
+        try:
+            yield daemonlib.HEARTHD
+        finally:
+            daemonlib.HEARTHD = program
+
+
+def few_files():
+    """The limit of open files: shared out, or too low to serve at all."""
+    with with_files(192), daemon() as d:
+        with open(TINY, "rb") as f, Client(d.path) as c:
+            fails("files-busy", lambda: c.call("load", {"model": "x", "n_fds": 20}, [f.fileno()] * 20))
+        with contextlib.ExitStack() as all:
+            c = all.enter_context(Client(d.path))
+            until("the other is gone", lambda: c.call("status")["clients"] == 1)
+            for _ in range(53):
+                all.enter_context(Client(d.path))
+            fails("connections-files", lambda: Client(d.path))
+    with with_files(100) as program, private_dir() as home:
+        got = subprocess.run([program, "--user", "--model-dir", home], capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "XDG_RUNTIME_DIR": home})
+        assert got.returncode == 75, got
+        check("few-files", "quota", got.stderr.strip())
+
+
 def limits():
     """Quotas, each with its key."""
     config = "[limits]\nconnections_per_user = 2\nrequests_per_user = 1\nbytes_per_user = 100K\n"
@@ -252,6 +287,15 @@ def limits():
             fails("quota-connections", lambda: Client(d.path))
         until("it is gone", lambda: c.call("status")["clients"] == 1)
         fails("quota-bytes", lambda: c.generate(model="tiny", prompt="x" * 99_000))
+    with daemon(config="[limits]\nfiles_per_user = 4\nframe_timeout = 100ms\n") as d:
+        with open(TINY, "rb") as f, Client(d.path) as c:
+            fails("quota-files", lambda: c.call("load", {"model": "x", "n_fds": 5}, [f.fileno()] * 5))
+        with Client(d.path) as c:
+            c.send_raw(b"\x50\0\0\0\x94\0")
+            kind, ident, _, f = c.receive()
+            assert (kind, ident) == (ERROR, 0), (kind, ident)
+            check("frame-unfinished", f["code"], f["message"])
+    few_files()
     with daemon(config="[limits]\nconnections = 1\n") as d:
         def connect():
             with contextlib.suppress(RemoteError):

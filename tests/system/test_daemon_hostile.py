@@ -2,8 +2,10 @@
 """Clients that break rules: each gets a typed error or is cut off, and nobody else notices."""
 import array
 import random
+import resource
 import select
 import socket
+import subprocess
 
 import msgpack
 
@@ -174,7 +176,7 @@ def wrong_messages():
         kind, ident, _, f = c.receive()
         assert (kind, ident, f["code"]) == (ERROR, 77, "bad_request"), f
         one = long_answer(c, 50, credits=1)
-        c.send(REQUEST, one, "ping", {})  # another method may use the number
+        c.send(REQUEST, one, "ping", {})  # whatever it asks: two answers of one id could not be told apart
         c.send(REQUEST, one, "generate", {"model": "tiny", "prompt": "x"})
         c.cancel(one)
         answers = []
@@ -182,7 +184,7 @@ def wrong_messages():
             kind, ident, method, f = c.receive()
             if kind in (REPLY, ERROR):
                 answers.append((kind, method, f.get("code", f.get("finish"))))
-        assert sorted(answers) == [(REPLY, "generate", "cancelled"), (REPLY, "ping", None), (ERROR, "error", "bad_request")], answers
+        assert sorted(answers) == [(REPLY, "generate", "cancelled")] + 2 * [(ERROR, "error", "bad_request")], answers
         assert c.call("ping") == {}
 
 
@@ -369,6 +371,112 @@ def silence():
         assert c.call("ping") == {}
 
 
+def send_fds(s, data, n):
+    null = os.open("/dev/null", os.O_RDONLY)
+    try:
+        s.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * n))])
+    finally:
+        os.close(null)
+
+
+def descriptors_unclaimed():
+    """Half messages, each with 128 open files: a user's limit holds, what is over it is closed at once, and so is what is never completed."""
+    config = "[limits]\nfiles_per_user = 300\nframe_timeout = 3s\n"
+    with daemon(config=config) as d, bystander(d) as c:
+        before, half = len(fds_of(d.process.pid)), pack(REQUEST, 2, "generate", {"model": "tiny", "prompt": "x" * 100, "n_fds": 128})[:20]
+        crowd = []
+        for _ in range(40):
+            s = raw(d)
+            hello(s)
+            send_fds(s, half, 128)
+            crowd.append(s)
+            c.go_on()
+        codes = []
+        for s in crowd:
+            last = frames(read_all(s))[-1]
+            assert last[0] == ERROR and last[1] == 0, last
+            codes.append(last[3]["code"])
+            word = "files_per_user" if codes[-1] == "quota" else "frame_timeout"
+            assert word in last[3]["message"], last
+        assert codes.count("protocol") <= 2 and codes.count("quota") >= 38, codes
+        until("nothing of theirs is open", lambda: len(fds_of(d.process.pid)) <= before)
+        for s in crowd:
+            s.close()
+        # Whole messages have the same limit, and their descriptors count no longer than they are held.
+        with Client(d.path) as o, open(d.models / "tiny.gguf", "rb") as f:
+            for _ in range(10):
+                expect("model_invalid", lambda: o.call("load", {"model": "many", "n_fds": 128}, [f.fileno()] * 128))
+            # More than a message may bring never comes to be open here.
+            expect("too_large", lambda: o.call("load", {"model": "many", "n_fds": 128}, [f.fileno()] * 200), "too many")
+
+
+def half_sent():
+    """A message that is begun and never ended closes its connection after frame_timeout, also one that trickles; others go on."""
+    with daemon(config="[limits]\nframe_timeout = 2s\n") as d, bystander(d) as c:
+        for begun in (b"\x50", struct.pack("<I", 1 << 20) + b"\x94\x00"):
+            s = raw(d)
+            hello(s)
+            s.sendall(begun)
+            got = frames(read_all(s))[-1]
+            assert got[0] == ERROR and got[1] == 0 and got[3]["code"] == "protocol" and "frame_timeout" in got[3]["message"], got
+            s.close()
+        s = raw(d)
+        hello(s)
+        s.sendall(struct.pack("<I", 1 << 20))
+        s.settimeout(0.2)
+        data = b""
+        for _ in range(300):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                s.sendall(b"\x94")
+            try:
+                got = s.recv(65536)
+            except TimeoutError:
+                continue
+            if not got:
+                break
+            data += got
+        assert frames(data)[-1][3]["code"] == "protocol", frames(data)
+        s.close()
+        assert c.call("ping") == {}
+
+
+def no_descriptor_left():
+    """Without a free descriptor connections wait in the backlog: the log says so once, nobody spins, and they are served afterwards."""
+    with daemon() as d, Client(d.path) as c:
+        pid = d.process.pid
+        c.generate(model="tiny", prompt="x", max_tokens=3)
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, 1 << 20), "the soft limit is not raised"
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(fds_of(pid)), hard))
+        late = [raw(d) for _ in range(5)]
+        for s in late:
+            hello(s)
+        waits = lambda: d.messages().count("new connections wait")
+        until("it says that they wait", waits)
+        ticks = lambda: int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[11])
+        was = ticks()
+        for _ in range(20):
+            assert c.call("ping") == {}
+            time.sleep(0.1)
+        assert waits() == 1, d.messages()
+        assert ticks() - was < 50, "it spins"  # hundredths of a second of processor time in two seconds
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        for s in late:
+            assert frames(s.recv(65536))[0][0] == REPLY
+            s.close()
+        until("it says that they are taken", lambda: d.messages().count("are taken again") == 1)
+        assert waits() == 1, d.messages()
+
+
+def too_few_descriptors():
+    """With a limit of open files that is too low to serve it does not start, and says what is needed."""
+    with private_dir() as home:
+        got = subprocess.run([HEARTHD, "--user", "--model-dir", home], capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "XDG_RUNTIME_DIR": home},
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)))
+    assert got.returncode == 75 and all(w in got.stderr for w in ("is 100", "192", "LimitNOFILE")), (got.returncode, got.stderr)
+
+
 def quotas():
     """Requests and bytes of a user are limited; the refusal names the limit and its key."""
     config = "[limits]\nrequests_per_user = 3\nbytes_per_user = 300K\n"
@@ -384,4 +492,5 @@ def quotas():
 
 
 sys.exit(run_tests([garbage, oversized_frames, half_frames, wrong_versions, id_zero, wrong_messages, bad_utf8_is_refused, fds_nobody_asked_for,
-                    floods, many_connections, random_frames, half_closed, never_reading, out_of_order, silence, quotas]))
+                    floods, many_connections, random_frames, half_closed, never_reading, out_of_order, silence, descriptors_unclaimed,
+                    half_sent, no_descriptor_left, too_few_descriptors, quotas]))

@@ -12,6 +12,7 @@
 
 #include "daemon/broker/cache.h"
 #include "daemon/broker/config.h"
+#include "daemon/broker/files.h"
 #include "daemon/broker/ledger.h"
 #include "daemon/broker/registry.h"
 #include "daemon/broker/user.h"
@@ -377,7 +378,7 @@ static void test_quotas(void **state) {
         struct h_error err = {};
         struct config c;
         struct users us;
-        struct user *u;
+        struct user *u, *other;
 
         config_init(&c);
         c.max_connections_per_uid = 2;
@@ -398,8 +399,40 @@ static void test_quotas(void **state) {
         assert_int_equal(user_charge_bytes(&us, u, SIZE_MAX, NULL), -EHEARTH);
         assert_int_equal(user_charge_bytes(&us, u, 40, NULL), 0);
         assert_int_equal(u->bytes, 100);
+
+        /* Descriptors: the user's limit, then that of all. */
+        c.max_files_per_uid = 10;
+        us.max_files = 12;
+        assert_int_equal(user_charge_files(&us, u, 11, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_quota);
+        assert_int_equal(user_charge_files(&us, u, 10, NULL), 0);
+        assert_int_equal(user_charge_files(&us, u, 1, NULL), -EHEARTH);
+        assert_int_equal(user_charge_files(&us, u, UINT32_MAX, NULL), -EHEARTH);
+        other = user_get(&us, 8);
+        err.code = HEARTH_OK;
+        assert_int_equal(user_charge_files(&us, other, 3, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_busy);
+        assert_int_equal(user_charge_files(&us, other, 2, NULL), 0);
+        user_return_files(other, 2);
+        user_return_files(u, 10);
+        assert_int_equal(u->n_files + other->n_files + us.n_files, 0);
+        assert_null(user_unref(other));
         assert_null(user_unref(u));
         config_done(&c);
+}
+
+static void test_files_share(void **state) {
+        struct files_share share = { 1, 1 };
+        struct h_error err = {};
+
+        assert_int_equal(files_share(191, &share, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_quota);
+        assert_int_equal(share.passed, 1);
+        for (uint64_t n = 192; n; n *= 2) { /* to infinity and over it */
+                assert_int_equal(files_share(n, &share, NULL), 0);
+                assert_true(share.passed >= 16 && share.connections >= 16);
+                assert_true((uint64_t)share.passed + share.connections + 96 <= n);
+        }
 }
 
 /* ---- access ---- */
@@ -468,7 +501,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
-                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_cache_keeps), cmocka_unit_test(test_quotas),
+                cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_cache_keeps), cmocka_unit_test(test_quotas), cmocka_unit_test(test_files_share),
                 cmocka_unit_test(test_access), cmocka_unit_test(test_apply),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
