@@ -210,6 +210,16 @@ uint32_t frame_reader_files(const struct frame_reader *r) {
         return n;
 }
 
+void frame_reader_drop_files(struct frame_reader *r) {
+        uint64_t at = r->base + r->in.len - 1;
+
+        /* All descriptors of one read are of its last byte's frame (see above). */
+        while (r->n_fds > 0 && r->fds[r->n_fds - 1].at == at) {
+                fd_close(r->fds[--r->n_fds].fd);
+                r->lost_at = at + 1;
+        }
+}
+
 uint64_t frame_reader_begun(const struct frame_reader *r) {
         return frame_reader_in_frame(r) && !frame_reader_ready(r) ? r->base + r->head + 1 : 0;
 }

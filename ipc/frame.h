@@ -54,6 +54,8 @@ int frame_take_fd(struct frame *f, uint32_t i);
 size_t frame_reader_bytes(const struct frame_reader *r);
 /* Descriptors held: of frames not handed out, and those of the last one not taken. */
 uint32_t frame_reader_files(const struct frame_reader *r);
+/* Closes those that came with the last read: the caller won't keep them. Their frame has fds_lost. */
+void frame_reader_drop_files(struct frame_reader *r);
 /* The stream offset, plus 1, of a frame that has begun and is not whole yet; 0: none. */
 uint64_t frame_reader_begun(const struct frame_reader *r);
 bool frame_reader_in_frame(const struct frame_reader *r); /* EOF now would cut a frame */

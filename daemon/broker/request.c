@@ -264,7 +264,11 @@ static int setup_generate(struct request *rq, const struct wire_generate *g, str
 }
 
 /* Takes the frame's descriptors, exactly as many as said. */
-static int take_fds(struct frame *f, uint32_t n, int *fds, struct h_error *err) {
+static int take_fds(const struct session *se, struct frame *f, uint32_t n, int *fds, struct h_error *err) {
+        if (f->fds_lost && se->files_refused) {
+                *err = *se->files_refused;
+                return -EHEARTH;
+        }
         if (f->fds_lost)
                 return h_error_counts(err, HEARTH_E_too_large, f->n_fds, WIRE_MAX_FDS,
                                       "open files passed with the message were lost on the way: too many at once, or the "
@@ -407,7 +411,7 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
         if (r == 0 && resume)
                 r = setup_resume(rq, resume);
         if (r == 0 && (fields.n_fds || fields.payload))
-                r = take_fds(f, fields.n_fds + fields.payload, fds, err);
+                r = take_fds(se, f, fields.n_fds + fields.payload, fds, err);
         if (r == 0) /* charged to the connection when they came */
                 session_hand_files(se, rq, fields.n_fds + fields.payload);
         if (r == 0 && fields.payload) {

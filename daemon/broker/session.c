@@ -143,13 +143,28 @@ static void on_frame(struct channel *c, struct frame *f) {
                 fd_close(frame_take_fd(f, i));
         if (!se->closing)
                 (void)recharge_files(se, &err); /* less than before: can't fail */
+        if (f->fds_lost) {
+                free(se->files_refused);
+                se->files_refused = NULL;
+        }
 }
 
 static int on_read(struct channel *c) {
         struct session *se = of(c);
         struct h_error err = {};
 
-        if (recharge_files(se, &err) < 0 || recharge(se, &err) < 0) {
+        /* The message is refused when it is whole (take_fds() in request.c); its descriptors don't stay open until then. */
+        if (recharge_files(se, &err) < 0) {
+                frame_reader_drop_files(&se->channel.in);
+                free(se->files_refused);
+                se->files_refused = h_memdup(&err, sizeof(err));
+                err = (struct h_error){};
+                if (!se->files_refused || recharge_files(se, &err) < 0) {
+                        session_refuse(se, &err);
+                        return -1;
+                }
+        }
+        if (recharge(se, &err) < 0) {
                 session_refuse(se, &err);
                 return -1;
         }
@@ -209,6 +224,7 @@ static void on_released(struct channel *c) {
         se->server->n_sessions--;
         se->user->bytes -= se->charged;
         user_return_files(se->user, se->n_files);
+        free(se->files_refused);
         se->user->n_connections--;
         user_unref(se->user);
         free(se);

@@ -29,6 +29,7 @@ struct session {
         char client[65];        /* from hello */
         bool hello, closing;
         uint32_t n_files;       /* descriptors charged to the user for what no request has taken yet */
+        struct h_error *files_refused; /* why those of the message that is coming were closed; or NULL */
         uint64_t begun_at, begun_ms; /* the message that was half there at the last tick, and since when */
         size_t charged;         /* bytes charged to the user for this connection's buffers */
 };
