@@ -108,6 +108,8 @@ void cli_progress(struct cli *c, const char *doing, const char *what, uint64_t d
 void cli_progress_clear(struct cli *c);
 /* Text of the model: on a terminal, control characters don't reach it. -errno if stdout is broken. */
 int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n);
+/* The same, filtered wherever it goes: names and messages, which end up on a terminal also out of a pipe or a log. */
+void cli_write_clean(FILE *f, const char *s);
 bool cli_push(struct cli *c); /* flushes stdout; false: it is gone or full */
 int cli_flush(struct cli *c); /* the same at the end: 0 or exit status */
 void cli_human_bytes(uint64_t n, char out[16]);      /* "94 MB" */

@@ -54,7 +54,7 @@ static void tell(void *ud, const struct finding *f) {
                 return;
         }
         printf("%s%s%s %-10s ", colour ? colours[f->level] : "", marks[f->level], colour ? "\x1b[0m" : "", f->subject);
-        cli_write_text(v->cli, stdout, f->text, strlen(f->text));
+        cli_write_clean(stdout, f->text);
         putchar('\n');
         if (f->advice[0])
                 printf("             %s\n", f->advice);
@@ -114,7 +114,8 @@ static void on_models(void *ud, hearth_call *call, const struct hearth_result *r
                 doctor_tell(d, FINDING_FAULT, "models", "fix: put GGUF files into one of its directories, or name a file: hearth run ./model.gguf",
                             "the daemon knows none");
         else if (failed < r->n_models)
-                doctor_tell(d, FINDING_GOOD, "models", "", "%zu can be used", r->n_models - failed);
+                doctor_tell(d, FINDING_GOOD, "models", "", "%zu can be named; a model's content is checked when it is loaded: hearth inspect --verify NAME",
+                            r->n_models - failed);
         doctor_disk(d, r->dirs, r->n_dirs);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "client/cli/commands.h"
 
 static const enum opt_id load_options[] = { O_context, O_slots, O_kv, O_gpu_layers, O_vram_budget, O_pin, CLI_COMMON_OPTIONS, O_END };
@@ -18,10 +19,11 @@ static int show_loaded(struct cli *c, const struct hearth_result *r) {
                 return 0;
         cli_human_bytes(l->bytes, bytes);
         cli_human_time(l->load_us / 1000, time);
+        cli_write_clean(stderr, l->model);
         if (l->load_us == 0)
-                fprintf(stderr, "%s was loaded already", l->model);
+                fputs(" was loaded already", stderr);
         else
-                fprintf(stderr, "%s is loaded: %s in %s%s", l->model, bytes, time, l->cached ? ", nothing read from disk" : "");
+                fprintf(stderr, " is loaded: %s in %s%s", bytes, time, l->cached ? ", nothing read from disk" : "");
         fprintf(stderr, ", context %u, %u %s\n", l->n_ctx, l->slots, l->slots == 1 ? "slot" : "slots");
         if (*l->placement)
                 fprintf(stderr, "%s\n", l->placement);
@@ -88,12 +90,16 @@ static int show_unloaded(struct cli *c, const struct hearth_result *r) {
 
 static int run_unload(struct cli *c) {
         struct cli_simple s = { .cli = c, .show = show_unloaded };
+        _cleanup_(freep) char *path = NULL;
         int r;
 
         if (c->n_words != 1)
                 return cli_fail(c, EX_USAGE, "unload takes one model's name; `hearth models` lists them");
+        /* As cli_open_source() named it when it was loaded. A file that is gone meanwhile is named as it was given. */
+        if (cli_is_path(c->words[0]))
+                path = realpath(c->words[0], NULL);
         r = cli_connect(c, CLI_NO_START);
-        return r ? r : cli_simple_wait(c, &s, hearth_unload(c->client, c->words[0], c->args.force, &cli_simple_events, &s, &c->current));
+        return r ? r : cli_simple_wait(c, &s, hearth_unload(c->client, path ? path : c->words[0], c->args.force, &cli_simple_events, &s, &c->current));
 }
 
 const struct cli_command cli_cmd_load = {

@@ -60,9 +60,10 @@ static int show(struct cli *c, const struct hearth_result *r) {
         struct cli_table t = { .n_columns = ELEMENTSOF(head), .right = 1u << 1 };
 
         for (size_t i = 0; i < r->n_models; i++)
-                if (c->args.names)
-                        puts(r->models[i]->name);
-                else if (c->args.json)
+                if (c->args.names) {
+                        cli_write_clean(stdout, r->models[i]->name);
+                        putchar('\n');
+                } else if (c->args.json)
                         print_json(r->models[i]);
         if (c->args.names || c->args.json)
                 return 0;

@@ -106,6 +106,8 @@ int cli_open_source(struct cli *c, const char *model, struct cli_source *ret) {
         size_t stem = 0;
         int r = 0;
 
+        if (model && !*model) /* an unset variable of a shell: not a wish for the default */
+                return cli_fail(c, EX_USAGE, "the model's name is empty: name one (see: hearth models), or leave it out for the default");
         if (!model || !cli_is_path(model)) {
                 *ret = (struct cli_source){ .src.name = model };
                 return 0;

@@ -17,14 +17,16 @@ uint64_t cli_now_us(void) {
 }
 
 int cli_fail(struct cli *c, int status, const char *fmt, ...) {
+        char text[6000];
         va_list ap;
 
         cli_progress_clear(c);
         fflush(stdout);
         fprintf(stderr, "%shearth:%s ", c->colour ? "\x1b[1;31m" : "", c->colour ? "\x1b[0m" : "");
         va_start(ap, fmt);
-        vfprintf(stderr, fmt, ap);
+        vsnprintf(text, sizeof(text), fmt, ap);
         va_end(ap);
+        cli_write_clean(stderr, text);
         fputc('\n', stderr);
         return status;
 }
@@ -34,16 +36,21 @@ int cli_report(struct cli *c, const struct hearth_error *e) {
         cli_progress_clear(c);
         fflush(stdout);
         fprintf(stderr, "%shearth:%s ", c->colour ? "\x1b[1;31m" : "", c->colour ? "\x1b[0m" : "");
-        cli_write_text(c, stderr, e->message, strlen(e->message));
+        cli_write_clean(stderr, e->message);
         if (e->n_nearest > 0 && !strstr(e->message, "Did you mean")) {
                 fprintf(stderr, " Did you mean ");
-                for (size_t i = 0; i < e->n_nearest; i++)
-                        fprintf(stderr, "%s%s", i ? ", " : "", e->nearest[i]);
+                for (size_t i = 0; i < e->n_nearest; i++) {
+                        fputs(i ? ", " : "", stderr);
+                        cli_write_clean(stderr, e->nearest[i]);
+                }
                 fprintf(stderr, "?");
         }
         fputc('\n', stderr);
-        for (size_t i = 0; i < e->n_holders; i++)
-                fprintf(stderr, "%s%s%s", i ? " · " : "  held: ", e->holders[i], i + 1 == e->n_holders ? "\n" : "");
+        for (size_t i = 0; i < e->n_holders; i++) {
+                fputs(i ? " · " : "  held: ", stderr);
+                cli_write_clean(stderr, e->holders[i]);
+                fputs(i + 1 == e->n_holders ? "\n" : "", stderr);
+        }
         if (e->retry_after_ms > 0) {
                 char t[16];
                 cli_human_time(e->retry_after_ms, t);
@@ -91,16 +98,9 @@ static bool is_terminal(struct cli *c, FILE *f) {
  * rewrite what stands above, or answer the terminal's queries into the shell. C1
  * controls (c2 80 .. c2 9f) do the same on terminals that know them.
  */
-int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n) {
+static void write_filtered(FILE *f, const char *p, size_t n) {
         size_t start = 0;
 
-        if (!is_terminal(c, f)) {
-                if (n == 0 || fwrite(p, 1, n, f) == n)
-                        return 0;
-                if (f == stdout && !c->out_errno)
-                        c->out_errno = errno;
-                return -errno;
-        }
         for (size_t i = 0; i < n; i++) {
                 unsigned char ch = (unsigned char)p[i];
                 size_t len = 0;
@@ -116,7 +116,22 @@ int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n) {
                 start = i + 1;
         }
         fwrite(p + start, 1, n - start, f);
-        return ferror(f) ? -EIO : 0;
+}
+
+int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n) {
+        if (is_terminal(c, f)) {
+                write_filtered(f, p, n);
+                return ferror(f) ? -EIO : 0;
+        }
+        if (n == 0 || fwrite(p, 1, n, f) == n)
+                return 0;
+        if (f == stdout && !c->out_errno)
+                c->out_errno = errno;
+        return -errno;
+}
+
+void cli_write_clean(FILE *f, const char *s) {
+        write_filtered(f, s, strlen(s));
 }
 
 bool cli_push(struct cli *c) {

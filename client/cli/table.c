@@ -46,7 +46,7 @@ void cli_table_print(struct cli *c, struct cli_table *t) {
                 pad = w - width(cell);
                 if (t->right >> column & 1)
                         printf("%*s", pad, "");
-                cli_write_text(c, stdout, cell, strlen(cell));
+                cli_write_clean(stdout, cell);
                 /* No blanks at a line's end: what follows may all be empty. */
                 if (column + 1 == t->n_columns || (column + 2 == t->n_columns && !*t->cells[i + 1])) {
                         putchar('\n');

@@ -177,7 +177,7 @@ void model_claim_names(struct model *m) {
 static void end_load(struct model *m, struct request *rq) {
         _cleanup_(buf_free) struct buf b = {};
         struct wire_load_reply msg;
-        const char *name = model_name_for(m, rq->user->uid);
+        const char *name = request_model_name(rq);
 
         wire_init_load_reply(&msg);
         msg.model = name ? name : m->label;
@@ -320,7 +320,7 @@ int model_attach(struct model *m, struct request *rq, struct h_error *err) {
         m->last_used_ms = server_now(m->server);
         rq->load_waited |= m->state != MODEL_READY;
         if (rq->load_waited && m->fill)
-                request_progress(rq, m->label, m->done, m->total);
+                request_progress(rq, rq->name ? rq->name : m->label, m->done, m->total);
         model_dispatch(m);
         return 0;
 }

@@ -198,7 +198,7 @@ static void on_progress(void *ud, uint64_t done, uint64_t total) {
         m->last_progress_ms = now;
         list_foreach(rq, &m->server->requests, struct request, link)
                 if (rq->model == m)
-                        request_progress(rq, m->label, done, total);
+                        request_progress(rq, rq->name ? rq->name : m->label, done, total);
 }
 
 /* Into the device's memory: the worker's second half of a load. */

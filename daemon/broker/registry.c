@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/utf8.h"
 #include "daemon/broker/user.h"
 
 #define MAX_ENTRIES 4096
@@ -36,6 +38,13 @@ static int64_t nsec(struct timespec t) {
         return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static struct source_key key_of(const struct stat *st) {
+        return (struct source_key){
+                .dev = st->st_dev, .ino = st->st_ino, .size = (uint64_t)st->st_size,
+                .mtime_ns = nsec(st->st_mtim), .ctime_ns = nsec(st->st_ctim),
+        };
+}
+
 /* Takes fd. */
 static int source_add(struct source *s, int fd, const char *label, struct h_error *err) {
         struct stat st;
@@ -51,10 +60,7 @@ static int source_add(struct source *s, int fd, const char *label, struct h_erro
                                    label, S_ISDIR(st.st_mode) ? "a directory" : "a special file");
         }
         s->fds[s->n] = fd;
-        s->keys[s->n] = (struct source_key){
-                .dev = st.st_dev, .ino = st.st_ino, .size = (uint64_t)st.st_size,
-                .mtime_ns = nsec(st.st_mtim), .ctime_ns = nsec(st.st_ctim),
-        };
+        s->keys[s->n] = key_of(&st);
         s->bytes += (uint64_t)st.st_size;
         s->n++;
         return 0;
@@ -96,6 +102,44 @@ void registry_list_free(struct registry_list *l) {
         *l = (struct registry_list){};
 }
 
+/* Bytes from p that no name may have: not UTF-8, or a control character, C1 ones (c2 80 .. c2 9f) too. 0: there is a good one. */
+static size_t odd_bytes(const char *p) {
+        unsigned char c = (unsigned char)*p;
+        size_t n = strlen(p), at;
+
+        if (c < 0x20 || c == 0x7f)
+                return 1;
+        if (c == 0xc2 && (unsigned char)p[1] >= 0x80 && (unsigned char)p[1] < 0xa0)
+                return 2;
+        return !utf8_valid(p, n, &at) && at == 0 ? 1 : 0;
+}
+
+static bool is_odd(const char *name) {
+        for (const char *p = name; *p; p++)
+                if (odd_bytes(p) && ((unsigned char)*p & 0xc0) != 0x80)
+                        return true;
+        return !utf8_valid(name, strlen(name), NULL);
+}
+
+/* With \xNN for each such byte. ret: four times the name, and its end. */
+static void show_odd(const char *name, char *ret) {
+        static const char hex[] = "0123456789abcdef";
+
+        for (const char *p = name; *p;) {
+                size_t n = odd_bytes(p);
+
+                for (size_t k = n ? 0 : (unsigned char)*p < 0x80 ? 1 : (unsigned char)*p < 0xe0 ? 2 : (unsigned char)*p < 0xf0 ? 3 : 4; k > 0; k--)
+                        *ret++ = *p++;
+                for (; n > 0; n--, p++) {
+                        *ret++ = '\\';
+                        *ret++ = 'x';
+                        *ret++ = hex[(unsigned char)*p >> 4];
+                        *ret++ = hex[(unsigned char)*p & 15];
+                }
+        }
+        *ret = 0;
+}
+
 int registry_check_name(const char *name, struct h_error *err) {
         if (!name[0])
                 return h_error_set(err, HEARTH_E_bad_request, "no model is named: give the name of one (see: hearth models)");
@@ -105,6 +149,8 @@ int registry_check_name(const char *name, struct h_error *err) {
         if (name[0] == '.' || strlen(name) > MAX_NAME)
                 return h_error_set(err, HEARTH_E_unknown_model, "\"%.64s\" can't be a model's name: names are file names "
                                    "without .gguf, at most %d bytes, not beginning with a dot", name, MAX_NAME);
+        if (is_odd(name))
+                return h_error_set(err, HEARTH_E_unknown_model, "the model's name has control characters or is not UTF-8; rename its file");
         return 0;
 }
 
@@ -134,11 +180,11 @@ static bool parse_file(const char *file, char name[MAX_NAME + 1], uint32_t *ret_
         return true;
 }
 
-static struct registry_entry *list_get(struct registry_list *l, const char *name, size_t dir) {
+static struct registry_entry *list_get(struct registry_list *l, const char *name, bool odd, size_t dir) {
         struct registry_entry *v;
 
         for (size_t i = 0; i < l->n; i++)
-                if (strcmp(l->v[i].name, name) == 0)
+                if (l->v[i].odd == odd && strcmp(l->v[i].name, name) == 0)
                         return &l->v[i];
         if (l->n == MAX_ENTRIES)
                 return NULL;
@@ -146,12 +192,63 @@ static struct registry_entry *list_get(struct registry_list *l, const char *name
         if (!v)
                 return NULL;
         l->v = v;
-        v[l->n] = (struct registry_entry){ .name = h_strdup(name), .dir = dir };
+        v[l->n] = (struct registry_entry){ .name = h_strdup(name), .dir = dir, .odd = odd };
         return v[l->n].name ? &v[l->n++] : NULL;
 }
 
 static int by_name(const void *a, const void *b) {
         return strcmp(((const struct registry_entry *)a)->name, ((const struct registry_entry *)b)->name);
+}
+
+/* Its first bytes only: that they are a model's is found out by who loads it. */
+static void check_file(int dir, const char *file, const struct stat *st, struct registry_entry *en) {
+        _cleanup_(fd_closep) int fd = -1;
+        char magic[4];
+
+        if (en->fault[0])
+                return;
+        if (st->st_size == 0) {
+                snprintf(en->fault, sizeof(en->fault), "its file is empty");
+                return;
+        }
+        fd = openat(dir, file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0 && (errno == EACCES || errno == EPERM))
+                snprintf(en->fault, sizeof(en->fault), "the daemon may not read it");
+        else if (fd >= 0 && (pread(fd, magic, sizeof(magic), 0) != sizeof(magic) || memcmp(magic, "GGUF", 4) != 0))
+                snprintf(en->fault, sizeof(en->fault), "it is no GGUF file: its first bytes are not \"GGUF\"");
+}
+
+static int scan_file(struct registry_list *l, int dir, size_t i, const char *file) {
+        char name[MAX_NAME + 1], shown[4 * MAX_NAME + 1];
+        uint32_t part, parts;
+        struct registry_entry *en;
+        struct stat st;
+        bool odd;
+
+        if (!parse_file(file, name, &part, &parts) || fstatat(dir, file, &st, 0) < 0 || !S_ISREG(st.st_mode))
+                return 0;
+        odd = is_odd(name);
+        if (odd)
+                show_odd(name, shown);
+        en = list_get(l, odd ? shown : name, odd, i);
+        if (!en)
+                return -ENOMEM;
+        if (en->dir != i)
+                return 0;
+        /* The first directory that has the name wins; an entry is one file or the parts of one split. */
+        if (en->n_parts == 0)
+                en->n_parts = parts;
+        if (en->n_parts != parts)
+                return 0;
+        en->bytes += (uint64_t)st.st_size;
+        en->n_seen++;
+        if (part == 1)
+                en->key = key_of(&st);
+        if (odd)
+                snprintf(en->fault, sizeof(en->fault), "its file's name has control characters or is not UTF-8; rename it");
+        else
+                check_file(dir, file, &st, en);
+        return 0;
 }
 
 int registry_scan(const char *const *dirs, size_t n_dirs, struct registry_list *ret) {
@@ -161,29 +258,15 @@ int registry_scan(const char *const *dirs, size_t n_dirs, struct registry_list *
                 DIR *d = opendir(dirs[i]); /* missing directories are no error: they may come later */
                 struct dirent *e;
 
-                while (d && (e = readdir(d))) {
-                        char name[MAX_NAME + 1];
-                        uint32_t part, parts;
-                        struct registry_entry *en;
-                        struct stat st;
-
-                        if (!parse_file(e->d_name, name, &part, &parts) || fstatat(dirfd(d), e->d_name, &st, 0) < 0 ||
-                            !S_ISREG(st.st_mode))
-                                continue;
-                        en = list_get(&l, name, i);
-                        if (!en)
+                while (d && (e = readdir(d)))
+                        if (scan_file(&l, dirfd(d), i, e->d_name) < 0)
                                 break;
-                        if (en->dir != i)
-                                continue;
-                        /* The first directory that has the name wins; an entry is one file or the parts of one split. */
-                        if (en->n_parts == 0)
-                                en->n_parts = parts;
-                        if (en->n_parts == parts)
-                                en->bytes += (uint64_t)st.st_size;
-                }
                 if (d)
                         closedir(d);
         }
+        for (size_t i = 0; i < l.n; i++)
+                if (!l.v[i].fault[0] && l.v[i].n_seen < l.v[i].n_parts)
+                        snprintf(l.v[i].fault, sizeof(l.v[i].fault), "only %u of its %u parts are there", l.v[i].n_seen, l.v[i].n_parts);
         if (l.n)
                 qsort(l.v, l.n, sizeof(*l.v), by_name);
         *ret = l;
@@ -235,6 +318,8 @@ static void nearest(const char *const *dirs, size_t n_dirs, const char *name, st
                 unsigned d = registry_distance(name, l.v[i].name, limit);
                 size_t at;
 
+                if (l.v[i].odd)
+                        continue;
                 if (d > limit && (starts(l.v[i].name, name) || starts(name, l.v[i].name)))
                         d = limit;
                 if (d > limit)

@@ -41,7 +41,20 @@ void names_free(struct names *l);
 int registry_open(const char *const *dirs, size_t n_dirs, const char *name, struct source **ret, struct names *ret_nearest,
                   struct h_error *err);
 
-struct registry_entry { char *name; uint64_t bytes; uint32_t n_parts; size_t dir; };
+/*
+ * An entry with a fault can't be loaded: a part is missing, a file is empty or no GGUF
+ * file by its first bytes (the rest is read by a load). 'odd': its file's name is no text
+ * and can't be a model's name; 'name' shows it with \\xNN in place of such bytes.
+ */
+struct registry_entry {
+        char *name;
+        uint64_t bytes;
+        uint32_t n_parts, n_seen;
+        size_t dir;
+        bool odd;
+        char fault[120];
+        struct source_key key; /* of its first part */
+};
 struct registry_list { struct registry_entry *v; size_t n; };
 int registry_scan(const char *const *dirs, size_t n_dirs, struct registry_list *ret); /* sorted by name */
 void registry_list_free(struct registry_list *l);

@@ -154,7 +154,9 @@ int report_ps(struct session *se, struct schema_msg *m, struct frame *f, struct 
                         p->client = rq->session->client;
                         p->pid = rq->session->pid;
                 }
-                if (rq->model)
+                if (rq->user == se->user)
+                        p->model = request_model_name(rq);
+                else if (rq->model) /* the name he gave may be a path of his */
                         p->model = model_name_for(rq->model, se->user->uid);
                 p->phase = phase_of(rq);
                 if (rq->in_slot) {
@@ -279,6 +281,8 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
                 v[n].where = "disk";
                 v[n].bytes = l->v[i].bytes;
                 v[n].note = quarantine_of(s, l->v[i].name);
+                if (!v[n].note && l->v[i].fault[0])
+                        v[n].note = l->v[i].fault;
                 if (v[n].note)
                         v[n].where = "failed";
                 if (mo) /* a second name of a resident one */

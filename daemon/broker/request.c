@@ -51,6 +51,10 @@ static void on_timer_closed(uv_handle_t *h) {
 }
 
 /* Takes it out of everything. The struct lives until the loop lets go of its timer. */
+const char *request_model_name(const struct request *rq) {
+        return rq->name ? rq->name : rq->model ? model_name_for(rq->model, rq->user->uid) : NULL;
+}
+
 static void request_free(struct request *rq) {
         struct model *m = rq->model;
 
@@ -73,11 +77,13 @@ static void request_free(struct request *rq) {
         free(rq->raw);
         rq->payload = fd_close(rq->payload);
         free(rq->supersedes);
+        free(rq->name);
         free(rq->identity);
         buf_free(&rq->ids);
         buf_free(&rq->roles);
         rq->raw = NULL;
         rq->supersedes = NULL;
+        rq->name = NULL;
         rq->identity = NULL;
         uv_close((uv_handle_t *)&rq->deadline, on_timer_closed);
         /* Last: it gives the slot to others, and may end the model. */
@@ -354,9 +360,10 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
         if (!fields.n_fds) {
                 model = model_by_name(s, name, se->user->uid);
                 if (!model) {
-                        r = registry_check_name(name, err);
-                        if (r == 0 && m->type == WIRE_unload)
+                        if (m->type == WIRE_unload) /* what a path was the name of may be unloaded by it */
                                 r = h_error_set(err, HEARTH_E_unknown_model, "no model named \"%s\" is resident; see: hearth models", name);
+                        else
+                                r = registry_check_name(name, err);
                         if (r < 0)
                                 return r;
                 }
@@ -405,7 +412,9 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
         list_append(&se->requests, &rq->session_link);
         rq->raw = h_memdup(raw, n_raw);
         rq->n_raw = n_raw;
-        r = rq->raw ? 0 : -ENOMEM;
+        if (name[0])
+                rq->name = h_strdup(name);
+        r = rq->raw && (rq->name || !name[0]) ? 0 : -ENOMEM;
         if (r == 0 && m->type == WIRE_generate)
                 r = setup_generate(rq, m->body, err);
         if (r == 0 && resume)

@@ -36,6 +36,7 @@ struct request {
         struct session *session;  /* NULL: nobody listens any more */
         struct user *user;
         struct model *model;
+        char *name;               /* of the model, as its client asked for it; one content may have several */
         struct resolve *resolve;  /* while RESOLVING */
         uint64_t session_id;
         uint32_t rights;          /* of its client when it came */
@@ -94,6 +95,8 @@ int request_new(struct session *se, struct schema_msg *m, struct frame *f, struc
 int request_resume(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err);
 struct request *request_by_id(struct server *s, uint32_t id);
 struct request *request_of_client(struct session *se, uint32_t client_id);
+/* The model's name to show to its client; NULL: none. */
+const char *request_model_name(const struct request *rq);
 bool request_needs_slot(const struct request *rq);
 uint64_t request_n_generated(const struct request *rq);
 /* Nothing can be sent to it now: its client does not read, or gave no credit. */

@@ -88,7 +88,7 @@ int request_run(struct request *rq, uint32_t slot, struct h_error *err) {
         msg.model = m->key;
         msg.uid = rq->user->uid;
         msg.slot = slot;
-        msg.name = model_name_for(m, rq->user->uid);
+        msg.name = request_model_name(rq);
         msg.seed = rq->seed;
         rq->granted = allowed(rq);
         msg.credits = (uint32_t)(rq->granted - MIN(n, rq->granted));

@@ -139,20 +139,24 @@ static json_t *value_of(const struct gguf_kv *kv, size_t max_items, size_t max_t
 
 /* ---- output ---- */
 
-static void print_escaped(const char *p, size_t n, size_t max) {
+static void write_escaped(FILE *f, const char *p, size_t n, size_t max) {
         size_t i;
 
         for (i = 0; i < n && i < max; i++) {
                 unsigned char c = (unsigned char)p[i];
                 if (c == '\n')
-                        fputs("\\n", stdout);
+                        fputs("\\n", f);
                 else if (c < ' ' || c == 0x7f || (c == 0xc2 && i + 1 < n && (unsigned char)p[i + 1] < 0xa0))
-                        printf("\\x%02x", c);
+                        fprintf(f, "\\x%02x", c);
                 else
-                        putchar(c);
+                        fputc(c, f);
         }
         if (n > max)
-                printf("… (%zu bytes)", n);
+                fprintf(f, "… (%zu bytes)", n);
+}
+
+static void print_escaped(const char *p, size_t n, size_t max) {
+        write_escaped(stdout, p, n, max);
 }
 
 struct type_sum { uint64_t n, weights, bytes; };
@@ -171,7 +175,8 @@ static void sum_types(const struct gguf *g, struct type_sum sums[_K_TYPE_MAX], u
 }
 
 static void print_human(const char *path, const struct gguf *g, const struct type_sum *sums, uint64_t weights) {
-        printf("%s: GGUF version %u, %llu bytes, %zu tensors, %llu weights\n\nmetadata\n", path, g->version,
+        print_escaped(path, strlen(path), SIZE_MAX);
+        printf(": GGUF version %u, %llu bytes, %zu tensors, %llu weights\n\nmetadata\n", g->version,
                (unsigned long long)g->file_size, g->n_tensors, (unsigned long long)weights);
         for (size_t i = 0; i < g->n_kv; i++) {
                 const struct gguf_kv *kv = &g->kv[i];
@@ -350,7 +355,9 @@ int worker_inspect(const struct log *log, const char *path, bool json, bool veri
                 r = read_metadata(fd, (uint64_t)st.st_size, &mem, &g, &err);
         if (r < 0) {
                 h_error_from_errno(&err, r, "reading");
-                fprintf(stderr, "%s: %s: %s\n", log->program, path, err.message);
+                fprintf(stderr, "%s: ", log->program);
+                write_escaped(stderr, path, strlen(path), SIZE_MAX);
+                fprintf(stderr, ": %s\n", err.message);
                 close_parts(&parts);
                 return hearth_code_exit(err.code);
         }

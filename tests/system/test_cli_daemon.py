@@ -157,6 +157,53 @@ def test_errors():
         check(w.run("run", "--raw", "--json-schema", "/dev/null", "tiny", "x"), 65, "is empty")
 
 
+def test_strange_names():
+    """File names with control characters or no UTF-8 break no list and reach no terminal; broken files are told; each name is answered under itself"""
+    with World() as w:
+        for name in ("sp ace", "-dash"):
+            shutil.copy(TINY, w.models / f"{name}.gguf")
+        for name in (b"bad\xff", b"esc\x1b[31mred", b"c1\xc2\x9b"):
+            shutil.copy(TINY, os.fsencode(w.models) + b"/" + name + b".gguf")
+        (w.models / "empty.gguf").touch()
+        (w.models / "split-00002-of-00002.gguf").write_bytes(b"GGUF")
+        r = w.run("models")
+        check(r, 0, "")
+        out = r.stdout.decode()
+        for text in ("tiny ", "sp ace ", "bad\\xff ", "esc\\x1b[31mred ", "c1\\xc2\\x9b "):
+            assert text in out, (text, out)
+        assert "its file is empty" in out and "only 1 of its 2 parts are there" in out and "\x1b" not in out, out
+        r = w.run("doctor")
+        out = r.stdout.decode()
+        assert "✗ models     empty: its file is empty" in out and "✓ models     3 can be named" in out and "\x1b" not in out, out
+        r = w.run("load", "esc\x1b[31mred")
+        assert r.returncode == 66 and b"\x1b" not in r.stderr and b"control characters" in r.stderr, r
+        for command in ("inspect", "load", "unload"):
+            r = w.run(command, "./no\x1b[31m.gguf")
+            assert r.returncode != 0 and b"\x1b" not in r.stderr, r
+        # One content, several names.
+        check(w.run("load", "--", "-dash"), 0, "")
+        for name in ("sp ace", "tiny", "-dash"):
+            check(w.run("run", "--", name, "hi"), 65, f"hearth: {name} has no chat template")
+            r = w.run("run", "--raw", "--json", "-n", "2", "--", name, "hi")
+            check(r, 0)
+            assert json.loads(r.stdout.splitlines()[0])["model"] == name, r.stdout
+        # An unset variable is no wish for the default.
+        check(w.run("run", "--", "", "hi"), 64, "the model's name is empty")
+        check(w.run("load", ""), 64, "the model's name is empty")
+        check(w.run("run", "--raw", "--model", "", "hi"), 64, "the model's name is empty")
+
+
+def test_unload_by_path():
+    """what was loaded by a path is unloaded by it, however it is written"""
+    with World() as w:
+        file = w.home / "mine.gguf"
+        shutil.copy(TINY, file)
+        file.write_bytes(file.read_bytes() + b"\0")
+        check(w.run("load", "./mine.gguf", cwd=w.home), 0)
+        check(w.run("unload", "mine.gguf", cwd=w.home), 0)
+        check(w.run("unload", "./mine.gguf", cwd=w.home), 66)
+
+
 def test_interrupt():
     """Ctrl-C frees the slot at once"""
     with World() as w:
@@ -322,7 +369,7 @@ def test_doctor():
         w.run("load", "tiny")
         r = w.run("doctor")
         out = r.stdout.decode()
-        assert "✓ socket" in out and "✓ worker" in out and "✓ models     1 can be used" in out, r
+        assert "✓ socket" in out and "✓ worker" in out and "✓ models     1 can be named" in out, r
     with private_dir() as d:
         os.mkdir(f"{d}/hearth")
         s = socket.socket(socket.AF_UNIX)

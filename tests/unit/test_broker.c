@@ -206,6 +206,27 @@ static void test_scan(void **state) {
         assert_int_equal(l.v[1].bytes, 7);
         assert_string_equal(l.v[2].name, "b");
         registry_list_free(&l);
+
+        /* What can't be loaded is told; a name that is no text is shown escaped and spoils nothing. */
+        put(d, "empty.gguf", "");
+        put(d, "good.gguf", "GGUF....");
+        put(d, "half-00001-of-00003.gguf", "GGUF");
+        put(d, "half-00003-of-00003.gguf", "GGUF");
+        put(d, "z\xff\x1b[1m\xc3\xa9\xc2\x9b\x80.gguf", "GGUF");
+        assert_int_equal(registry_scan(dirs, 2, &l), 0);
+        assert_int_equal(l.n, 7);
+        for (size_t i = 0; i < l.n; i++) {
+                static const struct { const char *name, *fault; } want[] = {
+                        { "C", "it is no GGUF file" }, { "a", "it is no GGUF file" }, { "b", "it is no GGUF file" }, { "empty", "its file is empty" },
+                        { "good", "" }, { "half", "only 2 of its 3 parts are there" },
+                        { "z\\xff\\x1b[1m\xc3\xa9\\xc2\\x9b\\x80", "its file's name has control characters" },
+                };
+                assert_string_equal(l.v[i].name, want[i].name);
+                assert_int_equal(strncmp(l.v[i].fault, want[i].fault, strlen(want[i].fault)), 0);
+                assert_int_equal(l.v[i].fault[0] == 0, want[i].fault[0] == 0);
+                assert_int_equal(l.v[i].odd, i == 6);
+        }
+        registry_list_free(&l);
         erase(d);
 }
 
