@@ -54,12 +54,9 @@ int payload_check(int fd, uint64_t *ret_n, struct h_error *err) {
         return 0;
 }
 
-int payload_take(const struct schema *s, struct schema_msg *m, const char *field, int fd, struct h_error *err) {
+int payload_field(const struct schema *s, const struct schema_msg *m, const char *field, const struct schema_field **ret, struct h_error *err) {
         const struct schema_desc *d = &s->descs[m->type];
         const struct schema_field *f = NULL;
-        uint64_t n;
-        char *p;
-        int r;
 
         for (uint32_t i = 0; i < d->n_fields && !f; i++)
                 if (d->fields[i].type == TYPE_text && strcmp(d->fields[i].name, field) == 0)
@@ -68,6 +65,19 @@ int payload_take(const struct schema *s, struct schema_msg *m, const char *field
                 return h_error_set(err, HEARTH_E_bad_request, "payload names %s.%.64s, which is no text field", d->name, field);
         if (*(void **)((char *)m->body + f->off))
                 return h_error_set(err, HEARTH_E_bad_request, "%s.%s is there and named by payload, too", d->name, field);
+        if (ret)
+                *ret = f;
+        return 0;
+}
+
+int payload_take(const struct schema *s, struct schema_msg *m, const char *field, int fd, struct h_error *err) {
+        const struct schema_field *f;
+        uint64_t n;
+        char *p;
+        int r = payload_field(s, m, field, &f, err);
+
+        if (r < 0)
+                return r;
         r = payload_check(fd, &n, err);
         if (r < 0)
                 return r;

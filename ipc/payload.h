@@ -16,5 +16,7 @@
 int payload_make(const void *p, size_t n, int *ret_fd);
 /* The receiver's, without reading it: is it one, and how large? */
 int payload_check(int fd, uint64_t *ret_n, struct h_error *err);
+/* The text field of that name; ret may be NULL. bad_request: there is none, or the text is there already. */
+int payload_field(const struct schema *s, const struct schema_msg *m, const char *field, const struct schema_field **ret, struct h_error *err);
 /* Reads it as the message's field of that name, which must be text and not be there yet. */
 int payload_take(const struct schema *s, struct schema_msg *m, const char *field, int fd, struct h_error *err);

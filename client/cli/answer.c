@@ -193,20 +193,32 @@ static void show_stats(struct cli_answer *a, const struct hearth_generated *g) {
         fputc('\n', stderr);
 }
 
+/* An answer that is not what was asked for is no success; with --json its `done` event says why, so nothing is printed. */
 static int finish_status(struct cli_answer *a, const char *finish) {
+        bool structured = a->cli->args.json_schema || a->cli->args.grammar;
+        const char *says = NULL;
+        int status = 0;
+
         if (strcmp(finish, "cancelled") == 0)
                 return CLI_EXIT_INTERRUPTED;
-        if (strcmp(finish, "deadline") == 0)
-                return cli_fail(a->cli, EX_TEMPFAIL, "the time given with --deadline is over; the answer is incomplete");
-        if (strcmp(finish, "superseded") == 0)
-                return cli_fail(a->cli, EX_TEMPFAIL, "a newer request took this one's place");
-        if (strcmp(finish, "context") == 0)
-                cli_fail(a->cli, 0, "the model's context is full; the answer ends here");
+        if (strcmp(finish, "deadline") == 0) {
+                status = EX_TEMPFAIL;
+                says = "the time given with --deadline is over; the answer is incomplete";
+        } else if (strcmp(finish, "superseded") == 0) {
+                status = EX_TEMPFAIL;
+                says = "a newer request took this one's place";
+        } else if (strcmp(finish, "context") == 0)
+                says = "the model's context is full; the answer ends here";
+        if (says && !a->json)
+                cli_fail(a->cli, 0, "%s", says);
         /* Prose may end anywhere; half a JSON text is of no use to whom it is piped to. */
-        if (strcmp(finish, "length") == 0 && (a->cli->args.json_schema || a->cli->args.grammar))
-                cli_fail(a->cli, 0, "--max-tokens is reached; what the %s demands is not complete",
+        if (!structured || (strcmp(finish, "length") != 0 && strcmp(finish, "context") != 0))
+                return status;
+        if (!a->json)
+                cli_fail(a->cli, 0, "%s; what the %s demands is not complete",
+                         *finish == 'l' ? "--max-tokens is reached" : "nothing more fits",
                          a->cli->args.json_schema ? "schema" : "grammar");
-        return 0;
+        return EX_DATAERR;
 }
 
 static void on_done(void *ud, hearth_call *call, const struct hearth_result *r) {
@@ -219,8 +231,8 @@ static void on_done(void *ud, hearth_call *call, const struct hearth_result *r) 
         a->done = true;
         if (a->json) {
                 print_event(a, r->error ? error_json(r->error) : done_json(r->generated));
-                a->status = r->error ? (c->interrupted ? CLI_EXIT_INTERRUPTED : r->error->exit_status) :
-                            strcmp(r->generated->finish, "cancelled") == 0 ? CLI_EXIT_INTERRUPTED : 0;
+                a->status = r->error ? (c->interrupted ? CLI_EXIT_INTERRUPTED : r->error->exit_status)
+                                     : finish_status(a, r->generated->finish);
                 return;
         }
         if (a->any && !a->ends_with_newline && (a->newline_at_end || c->out_tty))
@@ -232,6 +244,8 @@ static void on_done(void *ud, hearth_call *call, const struct hearth_result *r) 
         if (r->error) {
                 fflush(stdout);
                 a->status = cli_report(c, r->error);
+                if (a->any)
+                        cli_fail(c, 0, "the answer is incomplete");
                 return;
         }
         a->n_generated = r->generated->n_generated;
@@ -334,6 +348,8 @@ int cli_fill_generate(struct cli *c, struct hearth_generate *g, struct cli_gener
         g->stop = a->stop.v;
         g->n_stop = a->stop.n;
         g->logprobs = a->logprobs;
+        if (a->logprobs && !a->json)
+                cli_fail(c, 0, "--logprobs: log probabilities are in the events of --json only; without it they are not printed");
         if (a->has_deadline && !(a->deadline > 0 && a->deadline <= 86400))
                 return cli_fail(c, EX_USAGE, "--deadline must be more than 0 and at most 86400 seconds");
         g->deadline_ms = (uint32_t)ceil(a->deadline * 1000);

@@ -78,6 +78,7 @@ struct cli {
         char *socket;            /* in use */
         hearth_client *client;
         bool may_start;          /* a daemon for this user, if none is there */
+        bool may_restart;        /* the one in use is as it would be started here, at the usual place */
         bool started_again;      /* done once already, for one that went away */
         uint64_t lost_us;        /* since when there is no connection; 0: there is one */
         sigset_t signals;        /* SIGINT, SIGTERM: blocked within cli_wait() */

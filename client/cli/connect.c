@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -134,6 +135,35 @@ static int survive(struct cli *c) {
 }
 
 /*
+ * Is the daemon at the other end started exactly as run_daemon() does? Another one (other options, another program, a
+ * service manager that holds the socket) would be replaced by one that has other models, in the way of its own return.
+ */
+static bool started_as_here(struct cli *c) {
+        _cleanup_(freep) char *program = cli_find_program(c, "../daemon", HEARTH_BINDIR, "hearthd");
+        const char *want[] = { program, "--user", "--socket", c->socket };
+        _cleanup_(buf_free) struct buf line = { .limit = 64 << 10 };
+        _cleanup_(fd_closep) int fd = -1;
+        struct ucred peer;
+        socklen_t n = sizeof(peer);
+        char path[40];
+        size_t at = 0;
+
+        if (!program || getsockopt(hearth_client_get_fd(c->client), SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 || peer.uid != geteuid())
+                return false;
+        snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)peer.pid);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || cli_read_fd(fd, &line) != 0)
+                return false;
+        for (size_t i = 0; i < ELEMENTSOF(want); i++) {
+                size_t k = strlen(want[i]) + 1;
+                if (line.len - at < k || memcmp(line.data + at, want[i], k) != 0)
+                        return false;
+                at += k;
+        }
+        return at == line.len;
+}
+
+/*
  * It went away and does not come back by itself: nothing restarts a daemon that
  * was started here. If another one serves meanwhile, its lock ends this one.
  */
@@ -152,7 +182,7 @@ static void mind_connection(struct cli *c) {
                 c->lost_us = 0;
         else if (!c->lost_us)
                 c->lost_us = cli_now_us();
-        else if (c->may_start && !c->started_again && cli_now_us() - c->lost_us >= START_AGAIN_US)
+        else if (c->may_restart && !c->started_again && cli_now_us() - c->lost_us >= START_AGAIN_US)
                 start_again(c);
 }
 
@@ -216,6 +246,8 @@ int cli_connect(struct cli *c, enum cli_start start) {
                 if (r)
                         return r;
         }
+        /* A place that was named is whoever's who named it: a daemon that was there is waited for, not replaced. */
+        c->may_restart = c->client && c->may_start && !(wanted && *wanted) && started_as_here(c);
         if (c->client)
                 return survive(c) < 0 ? cli_fail(c, EX_OSERR, "out of memory") : 0;
         if (nobody_there(r) && wanted && *wanted)

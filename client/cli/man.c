@@ -42,8 +42,10 @@ static void option(const struct cli_option *o) {
 
 static void exit_status(void) {
         printf("\n# EXIT STATUS\n\n"
-               "0 for success; else as in sysexits: 64 wrong usage, 65 the data or model is faulty, 66 no such file or model, 69 no daemon or "
-               "not supported, 75 try again later, 76 protocol error, 77 no permission, 78 something is wrong here (doctor); 130 after Ctrl-C.\n");
+               "0 for success; else as in sysexits: 64 wrong usage, 65 the data or model is faulty, or an answer ends before "
+               "what --json-schema or --grammar demands is complete, 66 no such file or model, 69 no daemon or "
+               "not supported, or the connection broke and did not come back, 74 reading or writing failed (a full disk), 75 try again later, or the time "
+               "of --deadline is over, 76 protocol error, 77 no permission, 78 something is wrong here (doctor); 130 after Ctrl-C.\n");
 }
 
 static int command_page(const char *name) {

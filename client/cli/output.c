@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "client/cli/cli.h"
 
@@ -135,8 +137,14 @@ void cli_write_clean(FILE *f, const char *s) {
 }
 
 bool cli_push(struct cli *c) {
-        if (fflush(stdout) != 0 && !c->out_errno)
+        bool failed = fflush(stdout) != 0;
+
+        if (failed && !c->out_errno)
                 c->out_errno = errno;
+        if (ferror(stdout) && !c->out_errno) { /* in an earlier printf(), whose reason is gone */
+                struct pollfd p = { .fd = STDOUT_FILENO };
+                c->out_errno = poll(&p, 1, 0) == 1 && p.revents & POLLERR ? EPIPE : EIO;
+        }
         return c->out_errno == 0;
 }
 

@@ -270,7 +270,8 @@ static int setup_generate(struct request *rq, const struct wire_generate *g, str
 }
 
 /* Takes the frame's descriptors, exactly as many as said. */
-static int take_fds(const struct session *se, struct frame *f, uint32_t n, int *fds, struct h_error *err) {
+static int take_fds(const struct session *se, struct frame *f, uint32_t n, bool payload, int *fds,
+                    struct h_error *err) {
         if (f->fds_lost && se->files_refused) {
                 *err = *se->files_refused;
                 return -EHEARTH;
@@ -279,6 +280,9 @@ static int take_fds(const struct session *se, struct frame *f, uint32_t n, int *
                 return h_error_counts(err, HEARTH_E_too_large, f->n_fds, WIRE_MAX_FDS,
                                       "open files passed with the message were lost on the way: too many at once, or the "
                                       "daemon's limit of open files is reached");
+        if (f->n_fds != n && payload)
+                return h_error_counts(err, HEARTH_E_bad_request, n, f->n_fds, "payload names a text that is in a memfd: it and the %u of n_fds "
+                                      "are %u open files, but %u open files came with the message", n - 1, n, f->n_fds);
         if (f->n_fds != n)
                 return h_error_counts(err, HEARTH_E_bad_request, n, f->n_fds, "n_fds says %u, but %u open files came with the message",
                                       n, f->n_fds);
@@ -419,8 +423,10 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
                 r = setup_generate(rq, m->body, err);
         if (r == 0 && resume)
                 r = setup_resume(rq, resume);
+        if (r == 0 && fields.payload)
+                r = payload_field(&wire_schema, m, ((const struct wire_generate *)m->body)->payload, NULL, err);
         if (r == 0 && (fields.n_fds || fields.payload))
-                r = take_fds(se, f, fields.n_fds + fields.payload, fds, err);
+                r = take_fds(se, f, fields.n_fds + fields.payload, fields.payload, fds, err);
         if (r == 0) /* charged to the connection when they came */
                 session_hand_files(se, rq, fields.n_fds + fields.payload);
         if (r == 0 && fields.payload) {

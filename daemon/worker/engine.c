@@ -196,8 +196,12 @@ static void on_token(struct task *t, const struct eng_result *res, uint64_t now)
                         finish(t, "stop", NULL);
                         return;
                 }
-                h_error_set(&err, HEARTH_E_grammar_invalid, "after %llu tokens no token of the vocabulary continues the text as the "
-                            "schema, the grammar or the bias demands", (unsigned long long)t->n_generated);
+                if (!t->grammar_state)
+                        h_error_set(&err, HEARTH_E_bad_request, "after %llu tokens the bias leaves no token to choose: bias_values must not be "
+                                    "-inf for the whole vocabulary", (unsigned long long)t->n_generated);
+                else
+                        h_error_set(&err, HEARTH_E_grammar_invalid, "after %llu tokens no token of the vocabulary continues the text as the "
+                                    "schema, the grammar or the bias demands", (unsigned long long)t->n_generated);
                 fail(t, -EHEARTH, &err, "");
                 return;
         }

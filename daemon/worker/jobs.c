@@ -6,6 +6,29 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* Whose turn it is; NULL: nobody's who may run now. */
+static struct job *next_job(struct jobs *q) {
+        struct job *best = NULL;
+
+        list_foreach(j, &q->queue, struct job, link)
+                if (!(j->lengthy && q->n_lengthy >= q->max_lengthy) && (!best || j->round < best->round))
+                        best = j;
+        return best;
+}
+
+static size_t begin(struct jobs *q, const struct job *j) {
+        size_t i = 0;
+
+        while (q->running[i].busy) /* there are as many places as threads */
+                i++;
+        q->running[i].busy = true;
+        q->running[i].owner = j->owner;
+        q->running[i].round = j->round;
+        q->n_lengthy += j->lengthy;
+        q->round = MAX(q->round, j->round);
+        return i;
+}
+
 static void *work(void *ud) {
         struct jobs *q = ud;
 
@@ -16,23 +39,28 @@ static void *work(void *ud) {
         pthread_mutex_lock(&q->lock);
         for (;;) {
                 struct job *j;
+                bool lengthy;
+                size_t at;
 
-                while (list_empty(&q->queue) && !q->stop)
+                while (!(j = next_job(q)) && !q->stop)
                         pthread_cond_wait(&q->some, &q->lock);
-                if (list_empty(&q->queue))
+                if (!j) /* lengthy ones that are left belong to the thread that does one now */
                         break;
-                j = list_first(&q->queue, struct job, link);
                 list_remove(&j->link);
+                at = begin(q, j);
+                lengthy = j->lengthy;
                 pthread_mutex_unlock(&q->lock);
                 j->run(j);
                 pthread_mutex_lock(&q->lock);
+                q->running[at].busy = false;
+                q->n_lengthy -= lengthy;
         }
         pthread_mutex_unlock(&q->lock);
         return NULL;
 }
 
 int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice) {
-        *q = (struct jobs){ .nice = nice, .name = name };
+        *q = (struct jobs){ .nice = nice, .name = name, .max_lengthy = n_threads > 1 ? n_threads - 1 : 1 };
         pthread_mutex_init(&q->lock, NULL);
         pthread_cond_init(&q->some, NULL);
         list_init(&q->queue);
@@ -48,6 +76,13 @@ int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice) {
 
 void jobs_push(struct jobs *q, struct job *j) {
         pthread_mutex_lock(&q->lock);
+        j->round = q->round;
+        for (size_t i = 0; i < ELEMENTSOF(q->running); i++)
+                if (q->running[i].busy && q->running[i].owner == j->owner)
+                        j->round = MAX(j->round, q->running[i].round + 1);
+        list_foreach(other, &q->queue, struct job, link)
+                if (other->owner == j->owner)
+                        j->round = MAX(j->round, other->round + 1);
         list_append(&q->queue, &j->link);
         pthread_cond_signal(&q->some);
         pthread_mutex_unlock(&q->lock);

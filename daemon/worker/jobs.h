@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* A queue of jobs and the threads that do them: text work beside the engine, model openings beside both. */
+/*
+ * A queue of jobs and the threads that do them: text work beside the engine, model openings beside both.
+ *
+ * Owners take turns: a job's round is one after its owner's last one that is queued or running, and the lowest round
+ * is next, the oldest of equal ones. So who sends many waits for himself. Lengthy ones leave a thread for the others,
+ * whoever they belong to. Without owners it is first come, first served.
+ */
 
 #include <pthread.h>
 
@@ -10,14 +16,19 @@
 struct job {
         struct list link;
         void (*run)(struct job *j); /* frees or passes on what it is part of */
+        uint32_t owner;             /* a uid */
+        bool lengthy;
+        uint64_t round;             /* the queue's */
 };
 
 struct jobs {
         pthread_mutex_t lock;
         pthread_cond_t some;
         struct list queue;
+        struct { bool busy; uint32_t owner; uint64_t round; } running[4];
         pthread_t threads[4];
-        unsigned n_threads;
+        unsigned n_threads, max_lengthy, n_lengthy;
+        uint64_t round;             /* of the job begun last */
         bool stop;
         int nice;
         const char *name;

@@ -69,12 +69,30 @@ static int need_tokenizer(const struct task *t, struct h_error *err) {
         return h_error_set(err, HEARTH_E_unsupported, "%s has no vocabulary: only prompt_ids can be used with it", t->name);
 }
 
-static int encode(const struct task *t, const char *text, size_t n, unsigned flags, struct tok_ids *out, struct h_error *err) {
-        int r = tok_encode(t->model->tok, text, n, flags, out);
+#define COUNTED_BYTES (64u << 10) /* a text up to this length is counted to its end, so that the message says what would fit */
+
+static bool unwanted(void *ud) {
+        const struct task *t = ud;
+        return atomic_load(&t->cancel) || atomic_load(&t->model->closing);
+}
+
+/* 'most': ids that can be used, with those in out; SIZE_MAX: any number. 'what': of the request. */
+static int encode_spans(struct task *t, const char *what, const char *text, const struct tok_span *spans, size_t n_spans, size_t n,
+                        unsigned flags, size_t most, struct tok_ids *out, struct h_error *err) {
+        struct tok_bounds bounds = { .max_ids = n > COUNTED_BYTES ? most : SIZE_MAX, .stop = unwanted, .userdata = t };
+        int r = tok_encode_bounded(t->model->tok, text, spans, n_spans, flags, &bounds, out);
 
         if (r == -EILSEQ)
                 return h_error_set(err, HEARTH_E_bad_request, "the text has a character that %s's vocabulary can't write", t->name);
+        if (r == -ENOSPC)
+                return h_error_counts(err, HEARTH_E_prompt_too_long, bounds.at_least - (most - t->model->n_ctx), t->model->n_ctx,
+                                      "%s has at least %zu tokens; %s is loaded with a context of %u (the model allows %u). Nothing was cut",
+                                      what, bounds.at_least - (most - t->model->n_ctx), t->name, t->model->n_ctx, t->model->info.n_ctx_train);
         return r;
+}
+
+static int encode(struct task *t, const char *text, size_t n, unsigned flags, struct h_error *err) {
+        return encode_spans(t, "the prompt", text, &(struct tok_span){ .len = n, .flags = flags }, 1, n, flags, t->model->n_ctx, &t->feed, err);
 }
 
 /* u32le ids from a client, each checked against the vocabulary. */
@@ -260,8 +278,9 @@ static int prepare_chat(struct task *t, struct h_error *err) {
                 r = spans ? 0 : -ENOMEM;
         }
         if (r == 0)
-                r = tok_encode_spans(t->model->tok, out.text.data ? out.text.data : "", spans, make_spans(&out, spans),
-                                     bos_flag(t->model->tok, &out), &t->feed);
+                r = unwanted(t) ? -ECANCELED
+                        : encode_spans(t, "the prompt", out.text.data ? out.text.data : "", spans, make_spans(&out, spans), out.text.len,
+                                       bos_flag(t->model->tok, &out), t->model->n_ctx, &t->feed, err);
         if (r == 0)
                 r = make_parser(t, &out);
         tmpl_output_free(&out);
@@ -284,15 +303,15 @@ static int prepare_fim(struct task *t, struct h_error *err) {
         if (tok_special_id(tok, TOK_ID_FIM_PRE) < 0 || tok_special_id(tok, TOK_ID_FIM_SUF) < 0 || tok_special_id(tok, TOK_ID_FIM_MID) < 0)
                 return h_error_set(err, HEARTH_E_unsupported, "%s has no tokens for filling in the middle (kind `fim`); use a code model "
                                    "that has them", t->name);
-        r = encode(t, "", 0, TOK_BOS, &t->feed, err);
+        r = encode(t, "", 0, TOK_BOS, err);
         if (r == 0)
                 r = push_special(t, TOK_ID_FIM_PRE);
         if (r == 0)
-                r = encode(t, g->prefix ? g->prefix : "", g->n_prefix, 0, &t->feed, err);
+                r = encode(t, g->prefix ? g->prefix : "", g->n_prefix, 0, err);
         if (r == 0)
                 r = push_special(t, TOK_ID_FIM_SUF);
         if (r == 0)
-                r = encode(t, g->suffix ? g->suffix : "", g->n_suffix, 0, &t->feed, err);
+                r = encode(t, g->suffix ? g->suffix : "", g->n_suffix, 0, err);
         if (r == 0)
                 r = push_special(t, TOK_ID_FIM_MID);
         return r;
@@ -323,7 +342,7 @@ static int prepare_prompt(struct task *t, struct h_error *err) {
                 return prepare_chat(t, err);
         if (strcmp(kind, "fim") == 0)
                 return prepare_fim(t, err);
-        return encode(t, g->prompt ? g->prompt : "", g->n_prompt, (g->special ? TOK_SPECIAL : 0) | (g->no_bos ? 0 : TOK_BOS), &t->feed, err);
+        return encode(t, g->prompt ? g->prompt : "", g->n_prompt, (g->special ? TOK_SPECIAL : 0) | (g->no_bos ? 0 : TOK_BOS), err);
 }
 
 static int prepare_bias(struct task *t, const struct wire_generate *g, struct h_error *err) {
@@ -462,8 +481,11 @@ static int prepare_embed(struct task *t, struct h_error *err) {
                 return -ENOMEM;
         for (size_t i = 0; i < e->n_texts; i++) {
                 size_t before = t->feed.n;
+                char what[32];
 
-                r = encode(t, e->texts[i], e->len_texts[i], TOK_BOS | TOK_EOS, &t->feed, err);
+                snprintf(what, sizeof(what), "texts[%zu]", i);
+                r = encode_spans(t, what, e->texts[i], &(struct tok_span){ .len = e->len_texts[i] }, 1, e->len_texts[i], TOK_BOS | TOK_EOS,
+                                 before + t->model->n_ctx, &t->feed, err);
                 if (r < 0)
                         return r;
                 if (t->feed.n == before)
@@ -485,7 +507,8 @@ static int do_tokenize(struct task *t, struct h_error *err) {
         int r = need_tokenizer(t, err);
 
         if (r == 0)
-                r = encode(t, q->text, q->n_text, (q->special ? TOK_SPECIAL : 0) | (q->bos ? TOK_BOS : 0), &t->feed, err);
+                r = encode_spans(t, "the text", q->text, &(struct tok_span){ .len = q->n_text, .flags = q->special ? TOK_SPECIAL : 0 }, 1,
+                                 q->n_text, q->bos ? TOK_BOS : 0, SIZE_MAX, &t->feed, err);
         if (r < 0)
                 return r;
         wire_init_tokenize_reply(&msg);
@@ -527,7 +550,9 @@ static int do_detokenize(struct task *t, struct h_error *err) {
 
 /* The task goes where it goes next: nowhere if it was answered, to 'next', or to the engine. */
 static void prepared(struct task *t, int r, struct h_error *err, struct jobs *next) {
-        if (r < 0) {
+        if (r == -ECANCELED)
+                next = NULL; /* the engine thread says the end of what was cancelled */
+        else if (r < 0) {
                 h_error_from_errno(err, r, "preparing the request");
                 reply_error(t, err);
         }
@@ -559,7 +584,7 @@ void task_prepare(struct job *j) {
                 r = g->payload ? payload_take(&wire_schema, &t->msg, g->payload, t->payload, &err) : 0;
                 t->payload = fd_close(t->payload);
                 if (r == 0)
-                        r = prepare_generate(t, &err);
+                        r = unwanted(t) ? -ECANCELED : prepare_generate(t, &err);
                 if (g->has_json_schema || g->has_grammar) {
                         j->run = task_prepare_grammar;
                         next = &t->worker->compiling;

@@ -23,6 +23,7 @@
 #define TEXT_THREADS 2
 #define COMPILING_THREADS 2
 #define COMPILING_NICE 5
+#define LENGTHY_BYTES (256u << 10) /* of a request: its text may take a thread for seconds */
 #define MODEL_BIT 0x80000000u
 
 struct control {
@@ -252,6 +253,8 @@ static void on_start(struct worker *w, uint32_t id, const struct wk_start *msg, 
         t->waited_us = msg->waited_us;
         t->arrived_us = now_us();
         t->job.run = task_prepare;
+        t->job.owner = msg->uid;
+        t->job.lengthy = payload >= 0 || msg->n_request > LENGTHY_BYTES;
         t->name = h_strdup(msg->name && msg->name[0] ? msg->name : m->name);
         r = t->name ? copy_u32(msg->resume, msg->n_resume, &t->resume, &t->n_resume) : -ENOMEM;
         if (r == 0)

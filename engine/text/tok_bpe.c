@@ -18,8 +18,10 @@ static int byte_level_word(void *userdata, const char *p, size_t n) {
         struct bpe *b = userdata;
         const struct tok *t = b->t;
         struct tok_work *w = b->w;
-        int r = 0;
+        int r = tok_work_check_text(t, w, n);
 
+        if (r < 0)
+                return r;
         if (t->pre.flags & PRE_IGNORE_MERGES && n <= t->max_len) {
                 uint32_t id;
                 buf_clear(&w->word);
@@ -34,8 +36,11 @@ static int byte_level_word(void *userdata, const char *p, size_t n) {
                         return tok_ids_push(w->out, id);
         }
         w->n_sym = 0;
-        for (size_t i = 0; i < n && r == 0; i++)
+        for (size_t i = 0; i < n && r == 0; i++) {
                 r = tok_work_symbol(w, (uint32_t)i, 1, t->byte_id[(uint8_t)p[i]]);
+                if (r == 0 && tok_work_due(i))
+                        r = tok_work_check(w);
+        }
         if (r == 0)
                 r = tok_merge(t, w, p);
         return r < 0 ? r : tok_emit_symbols(t, w, p);
@@ -43,10 +48,10 @@ static int byte_level_word(void *userdata, const char *p, size_t n) {
 
 static int raw_word(void *userdata, const char *p, size_t n) {
         struct bpe *b = userdata;
-        int r = 0;
+        int r = tok_work_check(b->w);
 
         /* A run of line ends that is a token is one, whatever the merges say. */
-        if (b->t->pre.flags & PRE_ESCAPE_SPACE && *p == '\n') {
+        if (r == 0 && b->t->pre.flags & PRE_ESCAPE_SPACE && *p == '\n') {
                 uint32_t id = tok_ordinary(b->t, p, n);
                 if (id != TOK_NONE)
                         return tok_ids_push(b->w->out, id);
@@ -72,5 +77,8 @@ int tok_encode_bpe(const struct tok *t, struct tok_work *w, const char *p, size_
                 p = w->text.data;
                 n = w->text.len;
         }
+        r = tok_work_check_text(t, w, n);
+        if (r < 0)
+                return r;
         return tok_pre_split(&t->pre, p, n, t->pre.flags & PRE_RAW ? raw_word : byte_level_word, &b);
 }

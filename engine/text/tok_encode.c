@@ -4,6 +4,10 @@
  * longest one, then each part in between is encoded on its own. Without
  * TOK_SPECIAL only user-defined tokens are cut out, so control tokens can't be
  * written in text. Also the questions about single tokens.
+ *
+ * Bounds: what was given out is never taken back across a check, so a count over
+ * the limit is certain; and where every byte becomes part of some token, so is
+ * the text's length by the longest token's.
  */
 #include <errno.h>
 #include <string.h>
@@ -29,6 +33,41 @@ int tok_ids_push(struct tok_ids *v, uint32_t id) {
         }
         v->ids[v->n++] = id;
         return 0;
+}
+
+#define STOP_EVERY 64u /* checks; stop() may be a call into another library */
+
+int tok_work_check(struct tok_work *w) {
+        struct tok_bounds *b = w->bounds;
+
+        if (!b)
+                return 0;
+        if (w->out->n > b->max_ids) {
+                b->at_least = w->out->n;
+                return -ENOSPC;
+        }
+        return b->stop && w->n_checks++ % STOP_EVERY == 0 && b->stop(b->userdata) ? -ECANCELED : 0;
+}
+
+/* No text is left out, and none but single characters become an unknown token. */
+static bool all_bytes_count(const struct tok *t) {
+        if (t->model == TOK_WORDPIECE || t->pre.flags & PRE_DROP_GAPS)
+                return false;
+        for (unsigned i = 0; i < 256; i++)
+                if (t->byte_id[i] == TOK_NONE)
+                        return false;
+        return true;
+}
+
+int tok_work_check_text(const struct tok *t, struct tok_work *w, size_t n) {
+        size_t longest = MAX(t->max_len, (uint32_t)4), least = n / longest;
+        struct tok_bounds *b = w->bounds;
+
+        if (b && least && w->out->n + least > b->max_ids && all_bytes_count(t)) {
+                b->at_least = w->out->n + least;
+                return -ENOSPC;
+        }
+        return tok_work_check(w);
 }
 
 static int encode_part(const struct tok *t, struct tok_work *w, const char *p, size_t n) {
@@ -58,12 +97,16 @@ static int encode_spans(const struct tok *t, struct tok_work *w, const char *p, 
                         uint32_t id = 0;
                         size_t len = first[(uint8_t)p[i]] ? tok_trie_longest(trie, p + i, end - i, &id) : 0;
                         if (len == 0) {
+                                if (tok_work_due(i))
+                                        r = tok_work_check(w);
                                 i++;
                                 continue;
                         }
                         r = encode_part(t, w, p + part, i - part);
                         if (r == 0)
                                 r = tok_ids_push(w->out, id);
+                        if (r == 0)
+                                r = tok_work_check(w);
                         i += len;
                         part = i;
                 }
@@ -71,9 +114,9 @@ static int encode_spans(const struct tok *t, struct tok_work *w, const char *p, 
         return r < 0 ? r : encode_part(t, w, p + part, end - part);
 }
 
-int tok_encode_spans(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
-                     struct tok_ids *out) {
-        struct tok_work w = { .out = out, .text.limit = 4 * TOK_MAX_TEXT, .word.limit = TOK_MAX_TEXT };
+int tok_encode_bounded(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
+                       struct tok_bounds *bounds, struct tok_ids *out) {
+        struct tok_work w = { .out = out, .bounds = bounds, .text.limit = 4 * TOK_MAX_TEXT, .word.limit = TOK_MAX_TEXT };
         size_t before = out->n, n = 0;
         int r = 0;
 
@@ -86,10 +129,17 @@ int tok_encode_spans(const struct tok *t, const char *text, const struct tok_spa
                 r = encode_spans(t, &w, text, spans, n_spans);
         if (r == 0 && flags & TOK_EOS && t->last_id >= 0)
                 r = tok_ids_push(out, (uint32_t)t->last_id);
+        if (r == 0)
+                r = tok_work_check(&w);
         if (r < 0)
                 out->n = before;
         tok_work_free(&w);
         return r;
+}
+
+int tok_encode_spans(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
+                     struct tok_ids *out) {
+        return tok_encode_bounded(t, text, spans, n_spans, flags, NULL, out);
 }
 
 int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, struct tok_ids *out) {

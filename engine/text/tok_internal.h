@@ -94,7 +94,17 @@ struct tok_work {
         struct buf text, word;
         size_t out_part; /* where the ids of this part begin */
         struct tok_ids *out;
+        struct tok_bounds *bounds; /* NULL: none */
+        uint32_t n_checks;
 };
+/* Is it worth going on? Cheap: once a word, or TOK_CHECK_EVERY bytes where there are none. 0, -ENOSPC, -ECANCELED. */
+int tok_work_check(struct tok_work *w);
+/* The same before n bytes that all become tokens: they are at least n / longest many. */
+int tok_work_check_text(const struct tok *t, struct tok_work *w, size_t n);
+#define TOK_CHECK_EVERY 16384u
+static inline bool tok_work_due(size_t i) {
+        return i % TOK_CHECK_EVERY == TOK_CHECK_EVERY - 1;
+}
 void tok_work_free(struct tok_work *w);
 int tok_work_symbol(struct tok_work *w, uint32_t pos, uint32_t len, uint32_t id);
 int tok_work_rest(struct tok_work *w, struct tok_part part);

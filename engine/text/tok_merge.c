@@ -152,10 +152,16 @@ static int merge_at(const struct tok *t, struct tok_work *w, const char *text, u
 }
 
 int tok_merge(const struct tok *t, struct tok_work *w, const char *text) {
+        size_t n_merges = 0;
         int r = 0;
 
-        for (uint32_t i = 0; i < w->n_sym; i++)
+        for (uint32_t i = 0; i < w->n_sym && r == 0; i++) {
                 rank_pair(t, w, text, i);
+                if (tok_work_due(i))
+                        r = tok_work_check(w);
+        }
+        if (r < 0)
+                return r;
 
         if (w->n_sym <= SCAN_MAX) {
                 for (;;) {
@@ -181,6 +187,8 @@ int tok_merge(const struct tok *t, struct tok_work *w, const char *text) {
                 uint64_t v = heap_pop(w);
                 uint32_t i = (uint32_t)v, prev;
 
+                if (tok_work_due(n_merges++) && (r = tok_work_check(w)) < 0)
+                        return r;
                 if (w->sym[i].rank != v >> 32)
                         continue;
                 r = merge_at(t, w, text, i);

@@ -70,19 +70,24 @@ static int emit_part(const struct tok *t, struct tok_work *w, const char *p, str
 int tok_emit_symbols(const struct tok *t, struct tok_work *w, const char *p) {
         int r = 0;
 
-        for (uint32_t i = w->n_sym ? 0 : TOK_NONE; i != TOK_NONE && r == 0; i = w->sym[i].next)
+        for (uint32_t i = w->n_sym ? 0 : TOK_NONE; i != TOK_NONE && r == 0; i = w->sym[i].next) {
                 r = emit_part(t, w, p, (struct tok_part){ w->sym[i].id, w->sym[i].pos, w->sym[i].len, w->sym[i].split });
+                if (r == 0 && tok_work_due(i))
+                        r = tok_work_check(w);
+        }
         return r;
 }
 
 int tok_encode_chars(const struct tok *t, struct tok_work *w, const char *p, size_t n) {
-        int r = 0;
+        int r = tok_work_check(w);
 
         w->n_sym = w->n_split = 0;
         for (size_t i = 0; i < n && r == 0;) {
                 unsigned k;
                 u8_next(p + i, n - i, &k);
                 r = tok_work_symbol(w, (uint32_t)i, k, tok_ordinary(t, p + i, k));
+                if (r == 0 && tok_work_due(w->n_sym))
+                        r = tok_work_check(w);
                 i += k;
         }
         if (r == 0)
@@ -129,6 +134,7 @@ int tok_escape_spaces(struct buf *out, const char *p, size_t n) {
 int tok_normalize_sp(const struct tok *t, struct tok_work *w, const char *p, size_t n) {
         struct buf *out = &w->text;
         bool pending = t->add_space_prefix, squeeze = t->remove_extra_whitespaces, begun = false;
+        size_t n_steps = 0;
         int r = 0;
 
         buf_clear(out);
@@ -155,6 +161,8 @@ int tok_normalize_sp(const struct tok *t, struct tok_work *w, const char *p, siz
                 }
                 p += k;
                 n -= k;
+                if (r == 0 && tok_work_due(n_steps++))
+                        r = tok_work_check(w);
         }
         return r;
 }
@@ -164,6 +172,8 @@ int tok_encode_spm(const struct tok *t, struct tok_work *w, const char *p, size_
 
         p = w->text.data;
         n = w->text.len;
+        if (r == 0)
+                r = tok_work_check_text(t, w, n);
         while (n > 0 && r == 0) {
                 size_t k = tok_word_end(t, p, n);
                 r = tok_encode_chars(t, w, p, k);

@@ -47,6 +47,9 @@ int tok_encode_unigram(const struct tok *t, struct tok_work *w, const char *p, s
                 return r;
         p = w->text.data;
         n = w->text.len;
+        r = tok_work_check_text(t, w, n);
+        if (r < 0)
+                return r;
         if (!size_mul(n + 1, sizeof(*best), &bytes))
                 return -E2BIG;
         best = h_malloc(bytes);
@@ -54,11 +57,13 @@ int tok_encode_unigram(const struct tok *t, struct tok_work *w, const char *p, s
                 return -ENOMEM;
         for (size_t i = 0; i <= n; i++)
                 best[i] = (struct best){ .start = TOK_NONE, .id = TOK_NONE };
-        for (size_t i = 0; i < n;) {
+        for (size_t i = 0, n_steps = 0; i < n;) {
                 unsigned len;
                 bool single = false;
                 uint32_t node = 0;
 
+                if (tok_work_due(n_steps++) && (r = tok_work_check(w)) < 0)
+                        return r;
                 u8_next(p + i, n - i, &len);
                 for (size_t end = i; end < n;) {
                         uint32_t id;

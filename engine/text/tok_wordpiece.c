@@ -122,6 +122,7 @@ static int add_char(const struct tok *t, struct tok_work *w, uint32_t cp, uint32
 
 int tok_encode_wordpiece(const struct tok *t, struct tok_work *w, const char *p, size_t n) {
         uint32_t n_chars = 0;
+        size_t n_steps = 0;
         int r = 0;
 
         buf_clear(&w->word);
@@ -134,6 +135,8 @@ int tok_encode_wordpiece(const struct tok *t, struct tok_work *w, const char *p,
                 uint32_t cp = u8_next(p + i, n - i, &k);
 
                 i += k;
+                if (n_steps++ % 64 == 63 && (r = tok_work_check(w)) < 0)
+                        break;
                 if (cp == 0 || cp == 0xfffd || cp == U8_INVALID)
                         continue;
                 if (u8_is_space(cp) && cp != 0x0b && cp != 0x0c && cp != 0x85) {

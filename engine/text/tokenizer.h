@@ -39,6 +39,19 @@ int tok_encode(const struct tok *t, const char *text, size_t n, unsigned flags, 
 struct tok_span { size_t len; unsigned flags; };
 int tok_encode_spans(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
                      struct tok_ids *out);
+/*
+ * The same, given up as soon as more than max_ids are certain to come out, or when stop says so: nobody should wait for
+ * a text that can't be used. -ENOSPC: too many, at_least is how many there are at least; -ECANCELED. What comes to an
+ * end is exactly what tok_encode_spans() gives.
+ */
+struct tok_bounds {
+        size_t max_ids;               /* in *out, with those that were there */
+        bool (*stop)(void *userdata); /* NULL: never */
+        void *userdata;
+        size_t at_least;
+};
+int tok_encode_bounded(const struct tok *t, const char *text, const struct tok_span *spans, size_t n_spans, unsigned flags,
+                       struct tok_bounds *bounds, struct tok_ids *out);
 
 /* Bytes of one token as text; NULL for ids that print nothing. Special tokens give their text. Not NUL-terminated. */
 const char *tok_piece(const struct tok *t, uint32_t id, size_t *ret_n);

@@ -257,8 +257,8 @@ def test_structured():
                                       "required": ["colour", "n"], "additionalProperties": False}))
         for seed in "123":
             r = w.run("run", "--raw", "--json", "--seed", seed, "-n", "900", "--json-schema", str(schema), "tiny", "x")
-            check(r, 0, "")
             events = [json.loads(line) for line in r.stdout.decode().splitlines()]
+            check(r, 0 if events[-1]["finish"] == "stop" else 65, "")
             text = "".join(e["text"] for e in events if e["event"] == "tokens")
             if events[-1]["finish"] == "stop":  # blanks are JSON too, and a model of random weights may write many
                 got = json.loads(text)
@@ -480,6 +480,55 @@ def test_daemon_dies_in_an_answer():
         assert tokens(got) == tokens(want) and len(tokens(want)) == 900
         assert [e["changed"] for e in got if e["event"] == "paused"] == [False]
         assert len([e for e in got if e["event"] == "accepted"]) == 1 and got[-1]["finish"] == "length"
+
+
+def test_another_daemon_dies():
+    """kill -9 of a daemon that someone started with options of their own: no other one takes its place, and its own return is what goes on."""
+    for named in (False, True):
+        with World() as w:
+            path = str(w.home / ("own.sock" if named else "hearth/hearth.sock"))
+            own = w.home / "own"
+            own.mkdir()
+            shutil.move(w.models / "tiny.gguf", own / "tiny.gguf")
+            os.makedirs(w.home / "hearth", mode=0o700, exist_ok=True)
+            if named:
+                w.env["HEARTH_SOCKET"] = path
+            program = next(p for p in (pathlib.Path(HEARTH).parent / "../daemon/hearthd", pathlib.Path(HEARTH).parent / "hearthd") if p.exists())
+
+            def start():
+                p = subprocess.Popen([program, "--user", "--socket", path, "--model-dir", own], env=w.env, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL)
+                end = time.monotonic() + 60
+                while w.pid() != p.pid:
+                    assert time.monotonic() < end and p.poll() is None, "it does not start"
+                    time.sleep(0.05)
+                return p
+
+            ask = ["run", "tiny", "the cat", "--raw", "--json", "--max-tokens", "900", "--logprobs", "20", "--seed", "5", *NO_END]
+            d = start()
+            # It comes back by itself.
+            p = subprocess.Popen([HEARTH, *ask], env=w.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+            head = p.stdout.read(60_000)
+            d.kill()
+            d.wait()
+            time.sleep(1.5)  # longer than after which one is started where that is right
+            assert w.pid() is None, "another daemon serves"
+            d = start()
+            out, err = p.communicate(timeout=120)
+            assert p.returncode == 0, err
+            assert json.loads((head + out).splitlines()[-1])["finish"] == "length"
+            # It does not.
+            p = subprocess.Popen([HEARTH, *[a for a in ask if a != "--json"], "--deadline", "600"], env=w.env, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+            assert p.stdout.read(1)
+            os.kill(p.pid, signal.SIGSTOP)  # what it has not read yet is lost with the daemon
+            d.kill()
+            d.wait()
+            os.kill(p.pid, signal.SIGCONT)
+            out, err = p.communicate(timeout=120)
+            assert w.pid() is None, "another daemon serves"
+            if p.returncode != 0 or b"incomplete" in err:  # else the whole answer had been sent before
+                assert p.returncode == 69 and b"the answer is incomplete" in err and b"did not come back" in err, (p.returncode, err)
 
 
 if __name__ == "__main__":

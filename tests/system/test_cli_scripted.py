@@ -127,7 +127,21 @@ def test_options():
         schema = f"{f.dir.name}/s.json"
         with open(schema, "w", encoding="utf-8") as s:
             s.write("{}")
-        check(f.run("run", "m", "p", "--json-schema", schema, stdin=None), 0, None, "what the schema demands is not complete")
+        check(f.run("run", "m", "p", "--json-schema", schema, stdin=None), 65, None, "what the schema demands is not complete")
+        check(f.run("run", "m", "p", "--grammar", schema, stdin=None), 65, None, "what the grammar demands is not complete")
+        check(f.run("run", "m", "p", "--json", "--json-schema", schema, stdin=None), 65, None, "")
+    with Fixture(answer(done={**DONE, "finish": "context"})) as f:
+        schema = f"{f.dir.name}/s.json"
+        with open(schema, "w", encoding="utf-8") as s:
+            s.write("{}")
+        check(f.run("run", "m", "p", stdin=None), 0, None, "the model's context is full")
+        check(f.run("run", "m", "p", "--json-schema", schema, stdin=None), 65, None, "what the schema demands is not complete")
+    with Fixture(answer()) as f:
+        check(f.run("run", "m", "p", "--logprobs", "2", stdin=None), 0, None, "in the events of --json only")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for words in (["--help"], ["run", "--help"], ["help", "run"], ["completion", "bash"], ["run", "m", "p"]):
+                r = subprocess.run([HEARTH, *words], env=f.env, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60)
+                assert r.returncode == 74 and b"standard output" in r.stderr, (words, r)
 
 
 def test_stats():

@@ -553,12 +553,88 @@ static void test_hostile_text(void **state) {
         }
 }
 
+static bool stops(void *ud) {
+        unsigned *n = ud;
+        return (*n)-- == 0;
+}
+
+/* What fits is what it is without bounds; what does not is refused with a count that is true. */
+static void check_bounds(const struct tok *t, const char *p, size_t n) {
+        const struct tok_span span = { .len = n };
+        struct tok_ids all = { 0 }, ids = { 0 };
+        unsigned left = 0;
+        struct tok_bounds b = { .stop = stops, .userdata = &left };
+
+        if (tok_encode(t, p, n, 0, &all) == 0) {
+                b = (struct tok_bounds){ .max_ids = all.n };
+                assert_int_equal(tok_encode_bounded(t, p, &span, 1, 0, &b, &ids), 0);
+                assert_int_equal(ids.n, all.n);
+                assert_memory_equal(ids.ids, all.ids, all.n * sizeof(uint32_t));
+                for (size_t max = 0; max < all.n; max = max * 3 + 1) {
+                        b = (struct tok_bounds){ .max_ids = all.n + max };
+                        assert_int_equal(tok_encode_bounded(t, p, &span, 1, 0, &b, &ids), -ENOSPC); /* behind those that are there */
+                        assert_int_equal(ids.n, all.n);
+                        assert_true(b.at_least > b.max_ids && b.at_least <= 2 * all.n);
+                }
+        }
+        ids.n = 0;
+        b = (struct tok_bounds){ .max_ids = SIZE_MAX, .stop = stops, .userdata = &left };
+        assert_int_equal(tok_encode_bounded(t, p, &span, 1, 0, &b, &ids), -ECANCELED);
+        assert_int_equal(ids.n, 0);
+        tok_ids_free(&all);
+        tok_ids_free(&ids);
+}
+
+static void test_bounds(void **state) {
+        static const char *const units[] = { "a", " ", "ab c", "he\n", "hello", "<tool>", "\xcc\x81\xcc\xa7", "\xe4\xb8\xad", "\xff", "7", "l" };
+        static const char *const vocabs[] = { "qwen2", "gpt-2", "deepseek-llm", "gemma4", "whitespace", "llama", "t5" };
+        struct vocab v;
+
+        for (size_t k = 0; k < ELEMENTSOF(vocabs); k++) {
+                struct tok *t;
+                if (k < 5) {
+                        byte_level(&v);
+                        v.pre = vocabs[k];
+                } else
+                        characters(&v, vocabs[k]);
+                t = open_good(&v);
+                for (size_t u = 0; u < ELEMENTSOF(units); u++) {
+                        struct buf b = { 0 };
+                        while (b.len < (size_t)1 << 15)
+                                assert_int_equal(buf_puts(&b, units[u]), 0);
+                        check_bounds(t, b.data, b.len);
+                        buf_free(&b);
+                }
+                tok_free(t);
+        }
+}
+
+/* One word of the largest size: its length alone says that it can't fit, before there is a symbol for each of its bytes. */
+static void test_bounds_early(void **state) {
+        size_t n = (size_t)64 << 20;
+        char *p = calloc(1, n);
+        struct tok_bounds b = { .max_ids = 4096 };
+        struct tok_ids ids = { 0 };
+        struct vocab v;
+        struct tok *t;
+
+        assert_non_null(p);
+        byte_level(&v);
+        t = open_good(&v);
+        assert_int_equal(tok_encode_bounded(t, p, &(struct tok_span){ .len = n }, 1, 0, &b, &ids), -ENOSPC);
+        assert_true(b.at_least >= n / 16 && b.at_least <= n);
+        assert_null(ids.ids);
+        tok_free(t);
+        free(p);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_refused), cmocka_unit_test(test_no_vocabulary), cmocka_unit_test(test_special),
                 cmocka_unit_test(test_missing_bytes), cmocka_unit_test(test_unused_apart), cmocka_unit_test(test_rules),
                 cmocka_unit_test(test_patterns), cmocka_unit_test(test_nfc), cmocka_unit_test(test_streams),
                 cmocka_unit_test(test_allocations), cmocka_unit_test(test_hostile_text),
+                cmocka_unit_test(test_bounds), cmocka_unit_test(test_bounds_early),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
