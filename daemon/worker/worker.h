@@ -5,7 +5,7 @@
  * The serving worker's threads and what they share.
  *
  *   control   fd 3, the outbox; tables of models and tasks; never waits
- *   text (2)  templates, tokenizing
+ *   text (2)  templates, tokenizing: users take turns, one long text at a time
  *   compiling (2)  schemas and grammars
  *   mask (2), slow-mask (2)  what the next token may be (masks.h)
  *   loader    opens models

@@ -152,10 +152,12 @@ def requests():
         c.call("load", {"model": "tiny"})
         gen = lambda **f: lambda: c.generate(model="tiny", **f)
         fails("prompt-too-long", gen(prompt_ids=ids_blob([5] * 2000)))
+        e = fails("prompt-much-too-long", gen(prompt="the cat " * 20000))
+        assert e.fields["needed"] > e.fields["available"] == N_CTX, e.fields
         e = fails("prompt-and-answer-too-long", gen(prompt_ids=ids_blob([5] * 1000), max_tokens=100))
         assert (e.fields["needed"], e.fields["available"]) == (1100, N_CTX), e.fields
         fails("empty-prompt", gen(prompt="", no_bos=True))
-        fails("token-id-range", gen(prompt_ids=ids_blob([5, 100000])))
+        n_vocab = fails("token-id-range", gen(prompt_ids=ids_blob([5, 100000]))).fields["available"]
         fails("odd-ids", gen(prompt_ids=b"\1\2\3\4\5"))
         fails("two-prompts", gen(prompt="a", prompt_ids=ids_blob([5])))
         fails("kind", gen(prompt="a", kind="poem"))
@@ -164,12 +166,15 @@ def requests():
         fails("wrong-type", gen(prompt=12))
         fails("must", gen(prompt="a", must=["beam_search"]))
         fails("bias", gen(prompt="a", bias_ids=ids_blob([1]), bias_values=struct.pack("<2f", 1, 2)))
+        fails("bias-of-all", gen(prompt="a", bias_ids=ids_blob(range(n_vocab)), bias_values=struct.pack("<f", float("-inf")) * n_vocab))
         fails("empty-stop", gen(prompt="a", stop=["x", ""]))
         fails("no-template", gen(prompt="a", kind="chat"))
         fails("no-fim", gen(prefix="a", suffix="b", kind="fim"))
         fails("no-embeddings", lambda: c.call("embed", {"model": "tiny", "texts": ["a"]}))
         fails("unknown-method", lambda: c.call("sing"))
         fails("fds-missing", lambda: c.call("load", {"model": "/x.gguf", "n_fds": 1}))
+        fails("payload-missing", lambda: c.call("generate", {"model": "tiny", "payload": "prompt"}))
+        fails("payload-field", lambda: c.call("generate", {"model": "tiny", "payload": "prose"}))
         import fcntl
         for case, seals, size in (("payload-not-sealed", 4, 9), ("payload-too-large", 14, (64 << 20) + 1), ("payload-no-memfd", None, 0)):
             fd = os.open(TINY, os.O_RDONLY) if seals is None else os.memfd_create("t", os.MFD_ALLOW_SEALING)
