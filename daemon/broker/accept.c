@@ -57,6 +57,31 @@ void accept_start(struct server *s) {
         s->accept_again.data = s;
 }
 
+void accept_tick(struct server *s) {
+        struct h_error err = {};
+        int r;
+
+        if (s->accept_stuck_ms)
+                return; /* later, when there are descriptors */
+        if (listener_is_there(&s->listener)) {
+                s->socket_lost = false;
+                return;
+        }
+        on_accept(&s->accept_poll, 0, UV_READABLE); /* who came by the old name */
+        uv_poll_stop(&s->accept_poll); /* libuv knows it by its number, which stays */
+        r = listener_restore(&s->listener, &err);
+        if (!s->accept_stuck_ms)
+                uv_poll_start(&s->accept_poll, UV_READABLE, on_accept);
+        if (r > 0) {
+                s->socket_lost = false;
+                log_warning(&s->log, "the socket %s was deleted by somebody; it is made again", s->listener.path);
+        } else if (r < 0 && !s->socket_lost) {
+                s->socket_lost = true;
+                h_error_from_errno(&err, r, "making the socket again");
+                log_error(&s->log, "the socket %s is gone, no client finds this daemon: %s", s->listener.path, err.message);
+        }
+}
+
 void accept_stop(struct server *s) {
         uv_close((uv_handle_t *)&s->accept_poll, NULL);
         uv_close((uv_handle_t *)&s->accept_again, NULL);

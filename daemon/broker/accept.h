@@ -11,4 +11,6 @@
 struct server;
 
 void accept_start(struct server *s);
+/* Once a second: a socket file that was deleted is made again; what prevents it is logged once. */
+void accept_tick(struct server *s);
 void accept_stop(struct server *s);

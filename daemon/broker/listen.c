@@ -121,9 +121,10 @@ static int take_lock(const char *path, int *ret_fd, struct h_error *err) {
         return 0;
 }
 
-int listener_bind(const char *path, bool shared, struct listener *ret, struct h_error *err) {
-        _cleanup_(fd_closep) int fd = -1, lock_fd = -1;
-        _cleanup_(freep) char *fresh = NULL, *copy = NULL;
+/* A socket that listens at path, which is free. */
+static int make(const char *path, bool shared, int *ret_fd, struct stat *ret_st, struct h_error *err) {
+        _cleanup_(fd_closep) int fd = -1;
+        _cleanup_(freep) char *fresh = NULL;
         struct sockaddr_un sa;
         struct stat st;
         mode_t mask;
@@ -133,27 +134,14 @@ int listener_bind(const char *path, bool shared, struct listener *ret, struct h_
                 fresh = NULL;
                 return -ENOMEM;
         }
-        copy = h_strdup(path);
-        if (!copy)
-                return -ENOMEM;
         r = address(fresh, &sa, err);
         if (r < 0)
                 return r;
-        r = check_dir(path, shared, err);
-        if (r < 0)
-                return r;
-        r = take_lock(path, &lock_fd, err);
-        if (r < 0)
-                return r;
-        r = clear_stale(path, err);
-        if (r < 0)
-                return r;
-
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return fail(err, errno, "creating a socket for", path);
         (void)unlink(fresh);
-        /* The file is born with its final mode; the process has one thread yet. */
+        /* The file is born with its final mode; no other thread of this process makes files. */
         mask = umask(shared ? 0117 : 0177);
         r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? errno : 0;
         umask(mask);
@@ -165,11 +153,93 @@ int listener_bind(const char *path, bool shared, struct listener *ret, struct h_
                 (void)unlink(fresh);
                 return fail(err, r, "listening on", path);
         }
+        *ret_fd = fd_steal(&fd);
+        *ret_st = st;
+        return 0;
+}
+
+int listener_bind(const char *path, bool shared, struct listener *ret, struct h_error *err) {
+        _cleanup_(fd_closep) int lock_fd = -1;
+        _cleanup_(freep) char *fresh = NULL, *copy = NULL;
+        struct sockaddr_un sa;
+        struct stat st;
+        int fd, r;
+
+        if (asprintf(&fresh, "%s" FRESH, path) < 0) {
+                fresh = NULL;
+                return -ENOMEM;
+        }
+        copy = h_strdup(path);
+        if (!copy)
+                return -ENOMEM;
+        r = address(fresh, &sa, err); /* too long is said before anything is made */
+        if (r < 0)
+                return r;
+        r = check_dir(path, shared, err);
+        if (r < 0)
+                return r;
+        r = take_lock(path, &lock_fd, err);
+        if (r < 0)
+                return r;
+        r = clear_stale(path, err);
+        if (r < 0)
+                return r;
+        r = make(path, shared, &fd, &st, err);
+        if (r < 0)
+                return r;
         *ret = (struct listener){
-                .fd = fd_steal(&fd), .lock_fd = fd_steal(&lock_fd), .path = ptr_steal(&copy),
+                .fd = fd, .lock_fd = fd_steal(&lock_fd), .shared = shared, .path = ptr_steal(&copy),
                 .dev = st.st_dev, .ino = st.st_ino,
         };
         return 0;
+}
+
+bool listener_is_there(const struct listener *l) {
+        struct stat st;
+
+        return l->activated || !l->path || (lstat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino);
+}
+
+/* The lock file may have gone with the socket: a lock on a file without a name keeps nobody out. */
+static bool lock_is_there(const struct listener *l) {
+        _cleanup_(freep) char *lock = NULL;
+        struct stat ours, st;
+
+        if (asprintf(&lock, "%s.lock", l->path) < 0) {
+                lock = NULL;
+                return false;
+        }
+        return fstat(l->lock_fd, &ours) == 0 && lstat(lock, &st) == 0 && st.st_dev == ours.st_dev && st.st_ino == ours.st_ino;
+}
+
+int listener_restore(struct listener *l, struct h_error *err) {
+        _cleanup_(fd_closep) int fd = -1, lock_fd = -1;
+        struct stat st;
+        int r;
+
+        if (listener_is_there(l))
+                return 0;
+        r = check_dir(l->path, l->shared, err);
+        if (r == 0 && !lock_is_there(l))
+                r = take_lock(l->path, &lock_fd, err);
+        if (r == 0 && lstat(l->path, &st) == 0)
+                r = h_error_set(err, HEARTH_E_busy, "something else lies at %s, where this daemon's socket was; it is left alone", l->path);
+        if (r == 0)
+                r = make(l->path, l->shared, &fd, &st, err);
+        if (r < 0)
+                return r;
+        if (dup3(fd, l->fd, O_CLOEXEC) < 0) {
+                r = errno;
+                (void)unlink(l->path);
+                return fail(err, r, "listening on", l->path);
+        }
+        if (lock_fd >= 0) {
+                fd_close(l->lock_fd);
+                l->lock_fd = fd_steal(&lock_fd);
+        }
+        l->dev = st.st_dev;
+        l->ino = st.st_ino;
+        return 1;
 }
 
 int listener_adopt(int fd, struct listener *ret, struct h_error *err) {

@@ -47,6 +47,7 @@ static void on_tick(uv_timer_t *h) {
                 cache_drop_kept(&s->cache, now - s->config.model.idle_timeout);
         session_close_refused(s);
         sessions_tick(s);
+        accept_tick(s);
         requests_tick(s);
 }
 

@@ -51,6 +51,7 @@ struct server {
         struct listener listener;
         uv_poll_t accept_poll;
         uv_timer_t accept_again; /* while no descriptor is free for a connection */
+        bool socket_lost;     /* its file is gone and can't be made again: said */
         uint64_t accept_stuck_ms; /* since when; 0: they are taken */
         uv_prepare_t turn;    /* what must not happen within a callback */
         uv_timer_t tick;      /* once a second: idle models, silent connections */

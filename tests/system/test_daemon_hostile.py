@@ -480,6 +480,35 @@ def too_few_descriptors():
     assert got.returncode == 75 and all(w in got.stderr for w in ("is 100", "192", "LimitNOFILE")), (got.returncode, got.stderr)
 
 
+def socket_deleted():
+    """The socket's file under a live daemon: deleted, with its directory, it is made again; what else lies there is left alone."""
+    with daemon() as d, Client(d.path) as c:
+        path = pathlib.Path(d.path)
+        found = lambda: path.is_socket() and connect(d)
+        mode = path.stat().st_mode
+        path.unlink()
+        with until("it is made again", found) as o:
+            assert o.call("ping") == {} and c.call("ping") == {}
+        assert path.stat().st_mode == mode
+        assert d.messages().count("was deleted") == 1
+        fds = len(fds_of(d.process.pid))
+        shutil.rmtree(path.parent)
+        with until("with its directory", found):
+            pass
+        until("no fd leaks", lambda: len(fds_of(d.process.pid)) <= fds)
+        second = subprocess.run([HEARTHD, "--user", "--model-dir", str(d.models)], capture_output=True, text=True, timeout=60,
+                                env={**os.environ, "XDG_RUNTIME_DIR": str(d.home)})
+        assert second.returncode == 75 and f"pid {d.process.pid}" in second.stderr, second
+        path.unlink()
+        path.write_text("somebody's")
+        until("it says so", lambda: "something else lies at" in d.messages())
+        until("a few turns more", lambda: c.call("ping") == {} and (time.sleep(2.5) or True))
+        assert d.messages().count("something else lies at") == 1 and path.read_text() == "somebody's"
+        path.unlink()
+        with until("it is free again", found):
+            pass
+
+
 def quotas():
     """Requests and bytes of a user are limited; the refusal names the limit and its key."""
     config = "[limits]\nrequests_per_user = 3\nbytes_per_user = 300K\n"
@@ -496,4 +525,4 @@ def quotas():
 
 sys.exit(run_tests([garbage, oversized_frames, half_frames, wrong_versions, id_zero, wrong_messages, bad_utf8_is_refused, fds_nobody_asked_for,
                     floods, many_connections, random_frames, half_closed, never_reading, out_of_order, silence, descriptors_unclaimed,
-                    half_sent, no_descriptor_left, too_few_descriptors, quotas]))
+                    half_sent, no_descriptor_left, too_few_descriptors, socket_deleted, quotas]))
