@@ -189,6 +189,26 @@ static void test_surplus_fds(void **state) {
         frame_reader_done(&r);
         assert_int_equal(open_fds(), before);
 
+        /* Those of a half frame are counted, closed when the caller won't keep them, and the frame says so. */
+        put(&b, "zzzz", 4);
+        b.len -= 2;
+        assert_int_equal(frame_queue_push(&q, &b, fds, 3), 0);
+        assert_int_equal(frame_queue_flush(&q, p->a), 0);
+        frame_reader_init(&r, 1000, 4);
+        assert_int_equal(frame_reader_begun(&r), 0);
+        assert_true(frame_reader_fill(&r, p->b) > 0);
+        assert_int_equal(frame_reader_files(&r), 3);
+        assert_int_equal(frame_reader_begun(&r), 1);
+        assert_int_equal(open_fds(), before + 3);
+        frame_reader_drop_files(&r);
+        assert_int_equal(frame_reader_files(&r), 0);
+        assert_int_equal(open_fds(), before);
+        assert_int_equal(frame_reader_feed(&r, "zz", 2, NULL, 0), 0);
+        assert_int_equal(frame_reader_begun(&r), 0);
+        assert_int_equal(frame_reader_next(&r, &f, &err), 1);
+        assert_true(f.fds_lost && f.n_fds == 0 && f.n == 4);
+        frame_reader_done(&r);
+
         /* Descriptors with half a frame, then the end: nothing leaks. */
         put(&b, "yyyy", 4);
         b.len -= 2;
