@@ -55,6 +55,10 @@ struct model *model_by_name(struct server *s, const char *name, uint32_t uid) {
         return found;
 }
 
+bool model_is_of_file(const struct model *m, const char *name, uint32_t uid) {
+        return m->state == MODEL_READY && !m->dead && find_name(m, name, true, 0) && !find_name(m, name, false, uid);
+}
+
 const char *model_name_for(const struct model *m, uint32_t uid) {
         const char *own = NULL;
 

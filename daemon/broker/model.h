@@ -83,6 +83,7 @@ struct model {
         uint8_t *slots;         /* taken? */
         uint32_t n_running;
         uint64_t loading_since_ms, last_used_ms;
+        uint64_t looked_ms;     /* when its file was looked at last: is it still the one that was read? */
 };
 
 struct request;
@@ -90,6 +91,8 @@ struct request;
 /* A model of that name that this user may use; NULL: none resident. */
 struct model *model_by_name(struct server *s, const char *name, uint32_t uid);
 struct model *model_by_key(struct server *s, uint32_t key);
+/* Of the model directories by that name for this user, and ready: its file may have been replaced. */
+bool model_is_of_file(const struct model *m, const char *name, uint32_t uid);
 /* The name to show to this user; NULL: he may not know of it. */
 const char *model_name_for(const struct model *m, uint32_t uid);
 

@@ -336,6 +336,20 @@ static int setup_resume(struct request *rq, const struct wire_resume *w) {
         return r;
 }
 
+/* A file is looked at this often at most by requests; a load always looks. */
+#define LOOK_MS 1000
+
+/* Might the file of this resident model be another one by now? Not for what goes on: it needs the content it began with. */
+static bool must_look(struct model *model, const struct schema_msg *m, const char *name, uint32_t uid, bool resumes) {
+        uint64_t now = server_now(model->server);
+
+        if (resumes || m->type == WIRE_unload || !model_is_of_file(model, name, uid) ||
+            (m->type != WIRE_load && now - model->looked_ms < LOOK_MS))
+                return false;
+        model->looked_ms = now;
+        return true;
+}
+
 /*
  * The rest of request_new(): m is the request itself, 'resume' what it came in
  * (NULL: by itself), raw its own bytes.
@@ -348,6 +362,7 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
         struct request *rq, *older = NULL;
         int fds[MODEL_MAX_PARTS + 1], r;
         struct model *model = NULL;
+        bool look = false;
 
         if (s->stopping)
                 return h_error_set(err, HEARTH_E_shutting_down, "the daemon is stopping; try again when it is back");
@@ -434,10 +449,15 @@ static int create(struct session *se, const struct schema_msg *m, const struct w
                 for (uint32_t i = 0; i < fields.n_fds && r < 0; i++)
                         fd_close(fds[i]);
         }
-        if (r == 0 && model && (m->type != WIRE_load || resolve_profile_matches(model, m->body)))
+        if (r == 0 && model)
+                look = must_look(model, m, name, se->user->uid, resume);
+        if (r == 0 && model && !look && (m->type != WIRE_load || resolve_profile_matches(model, m->body)))
                 r = model_attach(model, rq, err);
-        else if (r == 0)
+        else if (r == 0) {
                 r = resolve_start(rq, name, fds, fields.n_fds, m->type == WIRE_load ? m->body : NULL, err);
+                if (r == 0 && look && (m->type != WIRE_load || resolve_profile_matches(model, m->body)))
+                        resolve_resident(rq->resolve);
+        }
         if (r < 0) {
                 rq->session = NULL; /* the caller answers */
                 request_free(rq);

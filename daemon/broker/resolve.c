@@ -16,7 +16,7 @@ struct resolve {
         char *name;
         int fds[MODEL_MAX_PARTS];
         size_t n_fds;
-        bool by_fd, any_profile;
+        bool by_fd, any_profile, resident;
         struct user *payer;      /* of fds, until the source has them; NULL: not charged */
         uint32_t n_paid;
         struct model_profile profile;
@@ -44,6 +44,10 @@ static void resolve_free(struct resolve *rs) {
 
 void resolve_forget(struct resolve *r) {
         r->request = NULL;
+}
+
+void resolve_resident(struct resolve *r) {
+        r->resident = true;
 }
 
 /* On the thread pool: nothing here but the job. */
@@ -82,7 +86,8 @@ static void after(uv_work_t *w, int status) {
         struct request *rq = rs->request;
         struct server *s = rs->server;
         struct h_error err = {};
-        struct model *m;
+        struct model *m, *old;
+        uint8_t hash[32];
         int r;
 
         if (!rq) {
@@ -90,6 +95,17 @@ static void after(uv_work_t *w, int status) {
                 return;
         }
         rq->resolve = NULL;
+        old = rs->resident ? model_by_name(s, rs->name, rq->user->uid) : NULL;
+        /* Its file is the one that was read, or is gone, or not to be read: what is in memory is good. */
+        if (old && (rs->r < 0 || (old->content && cache_find_hash(&s->cache, rs->source, hash) && memcmp(hash, old->content->hash, 32) == 0))) {
+                r = model_attach(old, rq, &err);
+                if (r < 0) {
+                        h_error_from_errno(&err, r, rs->name);
+                        request_end_error(rq, &err);
+                }
+                resolve_free(rs);
+                return;
+        }
         if (rs->r < 0) {
                 h_error_from_errno(&rs->err, rs->r, rs->name);
                 if (rs->nearest.n)
@@ -105,6 +121,13 @@ static void after(uv_work_t *w, int status) {
         }
         r = model_get(s, ptr_steal(&rs->source), rs->name, !rs->by_fd, rq->user->uid, rq->rights & (1u << ACCESS_LOAD), rq->type == WIRE_load,
                       &rs->profile, rs->any_profile, &m, &err);
+        if (r == 0 && old && m != old && (!m->content || m->content != old->content))
+                model_log(m, LOG_LEVEL_INFO, NULL, ": its file has changed since it was loaded; it is read again, and what is in memory "
+                          "stays until its requests end");
+        if (r == -EPERM && old && rq->type != WIRE_load) {
+                m = old; /* who may not load uses what others loaded */
+                r = 0;
+        }
         if (r == -EPERM)
                 r = access_check(s->config.access, rq->rights, ACCESS_LOAD, rq->user->uid, rs->name, &err);
         if (r == 0)

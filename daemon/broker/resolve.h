@@ -16,6 +16,8 @@ struct resolve;
 /* Takes the fds (also on failure). load: NULL, or the load request with its wishes. */
 int resolve_start(struct request *rq, const char *name, const int *fds, size_t n_fds, const struct wire_load *load,
                   struct h_error *err);
+/* Its model is resident, and its file may be another one now: then that is loaded; else, or if it is gone, the resident one serves. */
+void resolve_resident(struct resolve *r);
 void resolve_forget(struct resolve *r);
 /* Is this resident model what the load request asks for? */
 bool resolve_profile_matches(const struct model *m, const struct wire_load *load);

@@ -85,6 +85,36 @@ def a_changed_file_is_read_again():
         assert [m["hash"] for m in c.call("models")["models"]] != hashes
 
 
+def a_replaced_file_is_noticed():
+    """While the old content is resident and in use: the next load, and the next run, take the new one; the old one serves until its requests end."""
+    with daemon() as d, Client(d.path) as c:
+        def replace(by):
+            shutil.copy(MODELS / by, d.models / "new")
+            os.rename(d.models / "new", d.models / "tiny.gguf")
+        def hashes():
+            return {m["hash"] for m in c.call("models")["models"] if "hash" in m}
+        c.call("load", {"model": "tiny"})
+        first = hashes()
+        i = long_answer(c, 60, credits=3)
+        until("it runs", lambda: c.next_of(i)[1] == "tokens")
+        replace("llama-q8_0.gguf")
+        assert not c.call("load", {"model": "tiny"}).get("cached")
+        assert "its file has changed since it was loaded" in d.messages()
+        second = hashes()
+        assert second and second != first
+        c.call("credit", {"request": i, "n": 1000})
+        assert list(c.events(i))[-1][2]["n_generated"] == 60
+        until("the old one left", lambda: c.call("status")["models_resident"] == 1)
+        replace(TINY.name)
+        fills = metrics(c)["fills"]
+        until("a run notices", lambda: c.generate(model="tiny", prompt="x", max_tokens=1) and metrics(c)["fills"] == fills + 1)
+        assert hashes() == first
+        # A file that is gone takes nothing away.
+        os.unlink(d.models / "tiny.gguf")
+        assert c.call("load", {"model": "tiny"})["model"] == "tiny"
+        assert c.generate(model="tiny", prompt="x", max_tokens=1)[2]["n_generated"] == 1
+
+
 def by_path():
     """The client opens a file the daemon need not reach, and passes it; its name is the client's own."""
     with daemon() as d, Client(d.path) as c, private_dir() as elsewhere:
@@ -223,5 +253,5 @@ def the_copy_is_sealed():
                 os.close(fd)
 
 
-sys.exit(run_tests([a_second_load_reads_nothing, another_profile_shares_the_bytes, a_copy_is_recognized, a_changed_file_is_read_again,
+sys.exit(run_tests([a_second_load_reads_nothing, another_profile_shares_the_bytes, a_copy_is_recognized, a_changed_file_is_read_again, a_replaced_file_is_noticed,
                     by_path, split_models, loads_beside_streams, unload_gives_back, idle_models_leave, need_ends_idle_models, the_copy_is_sealed]))
