@@ -22,7 +22,7 @@ export container=docker
 mount --make-rprivate /
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/bin /mnt/units /mnt/models /mnt/etc
-: >/mnt/etc/hearth.conf
+echo "#" >/mnt/etc/hearth.conf
 cp "$1" /mnt/bin/hearthd; cp "$(dirname "$1")/hearth-worker" /mnt/bin/; cp "$2" /mnt/models/tiny.gguf
 cp "$3" "$4" /mnt/units/; chmod -R a+rX /mnt
 # systemd's start empties /tmp: private ones come first.
