@@ -125,7 +125,7 @@ def reload(m):
         m.run("kill", "-HUP", pid)
         until("it is told", lambda: "connections is a number" in m.shown("StatusText"))
         assert refused(c2, "quota"), "the old limit holds"
-        m.configure("")
+        m.configure("# the defaults\n")
         m.ctl("reload", "hearthd.service")
         until("the limit is gone", lambda: not refused(c2, "quota"))
         until("its state is told", lambda: "not taken" not in m.shown("StatusText"))
