@@ -96,7 +96,7 @@ def main():
     for k in sorted(kernels, key=lambda k: (k["file"], k["kernel"], k["symbol"], k["arch"])):
         hot = k["kernel"].split("<")[0] in HOT
         spill = k["spill_store"] + k["spill_load"]
-        fail = hot and (spill > known.get(k["kernel"].split("<")[0], 0) or (k["stack"] and not spill))
+        fail = hot and (spill or k["stack"]) > known.get(k["kernel"].split("<")[0], 0)
         seen.add(k["kernel"].split("<")[0])
         bad += bool(fail)
         if hot or args.all or k["spill_store"]:

@@ -75,7 +75,7 @@ def resources(expect, tmp):
 
     rc, out = report({})
     expect(rc == 0 and "moe_kernel<9, true>" in out and "0 hot kernels spill" in out, "no spills: %d, %r" % (rc, out))
-    rc, out = report({"moe_kernel": 4})
+    rc, out = report({"step_kernel": 4})
     expect(rc == 1 and "1 hot kernels spill" in out, "a hot kernel spills: %d, %r" % (rc, out))
     rc, out = report({"plain_kernel": 400, "matvec_kernel": 100})
     expect(rc == 0, "known and cold spills: %d, %r" % (rc, out))
