@@ -154,10 +154,18 @@ class Terminal:
     def type(self, text):
         os.write(self.fd, text.encode())
 
-    def wait(self, timeout=20):
-        """Exit status; what it still wrote is added to output."""
+    def wait(self, timeout=20, again=None):
+        """Exit status; what it still wrote is added to output. 'again' is typed once more every few seconds: a terminal that is
+        just being switched to another mode may lose a key."""
         end = time.monotonic() + timeout
+        retry = time.monotonic() + 4
         while True:
+            if again and time.monotonic() > retry:
+                retry += 4
+                try:
+                    self.type(again)
+                except OSError:
+                    pass
             if select.select([self.fd], [], [], 0.05)[0]:
                 try:
                     self.output += os.read(self.fd, 65536).decode(errors="replace")

@@ -403,7 +403,7 @@ def test_chat_terminal():
         assert "\x1b]0;" not in shown and "evil \ufffd]0;title\ufffd" in shown, repr(shown)
         t.expect("> ")
         t.type("\x04")
-        assert t.wait() == 0, t.output
+        assert t.wait(again="\x04") == 0, t.output
         assert json.loads(calls[0]["messages"]) == [{"role": "user", "content": "hello"}], calls[0]
         assert [m["role"] for m in json.loads(calls[1]["messages"])] == ["user", "assistant", "user"], calls[1]
         history = f"{f.dir.name}/state/hearth/chat_history"
