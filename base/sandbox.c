@@ -211,14 +211,14 @@ int sandbox_files(const struct sandbox_path *paths, size_t n) {
 
 const char *sandbox_ruled_out(void) {
 #if defined(__SANITIZE_ADDRESS__)
-#define SANITIZER "AddressSanitizer"
+#define SANITIZER "-fsanitize=address"
 #elif defined(__SANITIZE_THREAD__)
-#define SANITIZER "ThreadSanitizer"
+#define SANITIZER "-fsanitize=thread"
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define SANITIZER "AddressSanitizer"
+#define SANITIZER "-fsanitize=address"
 #elif __has_feature(thread_sanitizer)
-#define SANITIZER "ThreadSanitizer"
+#define SANITIZER "-fsanitize=thread"
 #endif
 #endif
 #ifdef SANITIZER
