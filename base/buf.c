@@ -66,6 +66,27 @@ int buf_printf(struct buf *b, const char *fmt, ...) {
         return 0;
 }
 
+int buf_read_fd(struct buf *b, int fd, size_t most) {
+        char piece[65536];
+
+        for (size_t got = 0; got < most;) {
+                ssize_t n = read(fd, piece, MIN(sizeof(piece), most - got));
+                int r;
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return -errno;
+                if (n == 0)
+                        return 0;
+                r = buf_append(b, piece, (size_t)n);
+                if (r < 0)
+                        return r;
+                got += (size_t)n;
+        }
+        return 0;
+}
+
 void buf_clear(struct buf *b) {
         b->len = 0;
         if (b->data)

@@ -22,6 +22,8 @@ int buf_append(struct buf *b, const void *p, size_t n);
 int buf_puts(struct buf *b, const char *s);
 int buf_putc(struct buf *b, char c);
 int buf_printf(struct buf *b, const char *fmt, ...) _printf_(2, 3);
+/* Appends what fd gives until its end, or 'most' bytes (more may follow then). The above, or read(2)'s -errno; what came before it stays. */
+int buf_read_fd(struct buf *b, int fd, size_t most);
 void buf_clear(struct buf *b);              /* keeps the memory */
 void buf_consume(struct buf *b, size_t n);  /* drops the first n bytes */
 void buf_free(struct buf *b);               /* back to zero-initialized (limit kept) */

@@ -14,20 +14,7 @@ enum { INPUT_MAX = 15 << 20, PARTS_MAX = 128, STDIN_PATIENCE_MS = 2000 };
 
 int cli_read_fd(int fd, struct buf *ret) {
         ret->limit = INPUT_MAX;
-        for (;;) {
-                char piece[65536];
-                ssize_t n = read(fd, piece, sizeof(piece));
-                int r;
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return -errno;
-                if (n == 0)
-                        return 0;
-                r = buf_append(ret, piece, (size_t)n);
-                if (r < 0)
-                        return r;
-        }
+        return buf_read_fd(ret, fd, SIZE_MAX);
 }
 
 int cli_read_file(struct cli *c, const char *path, struct buf *ret) {

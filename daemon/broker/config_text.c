@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
+#include "base/buf.h"
 #include "base/utf8.h"
 
 static const char *kind_of(mode_t mode) {
@@ -16,9 +16,9 @@ static const char *kind_of(mode_t mode) {
 
 int config_text_read(const char *path, char **ret, size_t *ret_n, struct h_error *err) {
         _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        _cleanup_(freep) char *text = NULL;
+        _cleanup_(buf_free) struct buf text = {};
         struct stat st;
-        size_t at = 0;
+        int r;
 
         if (fd < 0 || fstat(fd, &st) < 0)
                 return h_error_set(err, HEARTH_E_io, "%s: %s", path, strerror(errno));
@@ -28,28 +28,18 @@ int config_text_read(const char *path, char **ret, size_t *ret_n, struct h_error
                 return h_error_set(err, HEARTH_E_bad_request, "%s: it has %lld bytes, a configuration at most %u", path,
                                    (long long)st.st_size, CONFIG_MAX_BYTES);
         /* One byte more than it may have, so that one which grows meanwhile is noticed. */
-        text = h_malloc(CONFIG_MAX_BYTES + 2);
-        if (!text)
-                return -ENOMEM;
-        while (at <= CONFIG_MAX_BYTES) {
-                ssize_t n = read(fd, text + at, CONFIG_MAX_BYTES + 1 - at);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return h_error_set(err, HEARTH_E_io, "%s: %s", path, strerror(errno));
-                if (n == 0)
-                        break;
-                at += (size_t)n;
-        }
-        if (at > CONFIG_MAX_BYTES)
+        r = buf_read_fd(&text, fd, CONFIG_MAX_BYTES + 1);
+        if (r == -ENOMEM)
+                return r;
+        if (r < 0)
+                return h_error_set(err, HEARTH_E_io, "%s: %s", path, strerror(-r));
+        if (text.len > CONFIG_MAX_BYTES)
                 return h_error_set(err, HEARTH_E_bad_request, "%s: it has more than %u bytes", path, CONFIG_MAX_BYTES);
-        if (at == 0)
+        if (text.len == 0)
                 return h_error_set(err, HEARTH_E_bad_request, "%s: it is empty, as an interrupted write leaves it; for the defaults remove "
                                    "it, or write a comment (#) into it", path);
-        text[at] = 0;
-        *ret = ptr_steal(&text);
-        *ret_n = at;
+        *ret_n = text.len;
+        *ret = buf_steal(&text);
         return 0;
 }
 

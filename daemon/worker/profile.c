@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "daemon/worker/worker.h"
 #include "engine/calibrate.h"
 
@@ -20,9 +21,9 @@ int worker_profile_path(const char *dir, bool cuda, char **ret) {
 /* 0: *ret is filled; -ENOENT: there is none. */
 static int load(const char *path, struct profile *ret, struct h_error *err) {
         _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        _cleanup_(freep) char *text = NULL;
-        size_t n = 0;
+        _cleanup_(buf_free) struct buf text = {};
         struct stat st;
+        int r;
 
         if (fd < 0 && errno == ENOENT)
                 return -ENOENT;
@@ -30,21 +31,12 @@ static int load(const char *path, struct profile *ret, struct h_error *err) {
                 return h_error_set(err, HEARTH_E_io, "card profile %s: %s", path, strerror(errno));
         if (!S_ISREG(st.st_mode))
                 return h_error_set(err, HEARTH_E_io, "card profile %s is no regular file", path);
-        text = h_malloc(PROFILE_MAX_BYTES + 1);
-        if (!text)
-                return h_error_from_errno(err, -ENOMEM, "reading the card profile");
-        while (n <= PROFILE_MAX_BYTES) {
-                ssize_t got = read(fd, text + n, PROFILE_MAX_BYTES + 1 - n);
-
-                if (got < 0 && errno == EINTR)
-                        continue;
-                if (got < 0)
-                        return h_error_set(err, HEARTH_E_io, "card profile %s: %s", path, strerror(errno));
-                if (got == 0)
-                        break;
-                n += (size_t)got;
-        }
-        return profile_parse(text, n, path, ret, err);
+        r = buf_read_fd(&text, fd, PROFILE_MAX_BYTES + 1);
+        if (r == -ENOMEM)
+                return h_error_from_errno(err, r, "reading the card profile");
+        if (r < 0)
+                return h_error_set(err, HEARTH_E_io, "card profile %s: %s", path, strerror(-r));
+        return profile_parse(text.data ? text.data : "", text.len, path, ret, err);
 }
 
 void worker_use_profile(const struct log *log, struct eng_device *d, const char *dir, bool cuda) {
