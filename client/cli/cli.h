@@ -134,6 +134,12 @@ char *cli_find_program(struct cli *c, const char *build_dir, const char *install
 /* Before another program takes this one's place. */
 void cli_restore_signals(struct cli *c);
 
+/* own.c */
+/* The user's folder for what outlives a run, made if need be. The caller frees; NULL: neither XDG_STATE_HOME nor HOME says where. */
+char *cli_state_dir(struct cli *c);
+/* hearth-worker takes this program's place, with argv (ends with NULL; [0] stands before its messages). Returns only if it can't: exit status. */
+int cli_exec_worker(struct cli *c, const char *const *argv);
+
 /* input.c */
 int cli_read_file(struct cli *c, const char *path, struct buf *ret); /* "-": stdin. exit status */
 int cli_read_fd(int fd, struct buf *ret);                            /* -errno */

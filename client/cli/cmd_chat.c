@@ -10,7 +10,6 @@
 #include <jansson.h>
 #include <locale.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "client/cli/commands.h"
@@ -42,29 +41,10 @@ static unsigned char on_interrupt(EditLine *el, int ch) {
 }
 
 static char *history_path(struct cli *c) {
-        char *dir = NULL, *path = NULL;
+        _cleanup_(freep) char *dir = cli_state_dir(c);
+        char *path;
 
-        if (c->env.xdg_state_home && c->env.xdg_state_home[0] == '/') {
-                if (asprintf(&dir, "%s/hearth", c->env.xdg_state_home) < 0)
-                        return NULL;
-        } else if (c->env.home && c->env.home[0] == '/') {
-                if (asprintf(&dir, "%s/.local/state/hearth", c->env.home) < 0)
-                        return NULL;
-        } else
-                return NULL;
-        for (char *p = dir + 1;; p++)
-                if (*p == '/' || !*p) {
-                        char was = *p;
-                        *p = 0;
-                        (void)mkdir(dir, 0700); /* if it can't be made, the history is not kept */
-                        *p = was;
-                        if (!was)
-                                break;
-                }
-        if (asprintf(&path, "%s/chat_history", dir) < 0)
-                path = NULL;
-        free(dir);
-        return path;
+        return dir && asprintf(&path, "%s/chat_history", dir) >= 0 ? path : NULL;
 }
 
 static int editor_begin(struct chat *ch) {

@@ -3,7 +3,6 @@
  * What a model's file holds. The file is untrusted input, so the parser runs in
  * hearth-worker, which has no request's text and no right this user lacks.
  */
-#include <errno.h>
 #include <glob.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,7 +78,6 @@ static int path_of(struct cli *c, const char *name, char **ret) {
 static int run(struct cli *c) {
         _cleanup_(freep) char *found = NULL;
         const char *argv[6], *path;
-        char *program;
         size_t n = 0;
         int r;
 
@@ -92,9 +90,6 @@ static int run(struct cli *c) {
                         return r;
                 path = found;
         }
-        program = cli_find_program(c, "../daemon", HEARTH_LIBEXECDIR, "hearth-worker");
-        if (!program)
-                return cli_fail(c, EX_OSERR, "out of memory");
         argv[n++] = "hearth"; /* its messages are ours */
         argv[n++] = "--inspect";
         if (c->args.verify)
@@ -103,12 +98,7 @@ static int run(struct cli *c) {
                 argv[n++] = "--json";
         argv[n++] = path;
         argv[n] = NULL;
-        cli_restore_signals(c);
-        execv(program, (char **)argv);
-        cli_fail(c, EX_UNAVAILABLE, "%s: %s. It comes with the daemon; install it, or run hearth from the build folder", program,
-                 strerror(errno));
-        free(program);
-        return EX_UNAVAILABLE;
+        return cli_exec_worker(c, argv);
 }
 
 const struct cli_command cli_cmd_inspect = {
