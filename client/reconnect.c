@@ -82,15 +82,8 @@ int reconnect_keep(hearth_call *call, const struct buf *frame, const int *fds, u
         if (!k)
                 return -ENOMEM;
         r = buf_append(&k->frame, frame->data, frame->len);
-        if (r == 0 && n_fds && !(k->fds = h_new0(int, n_fds)))
-                r = -ENOMEM;
-        for (; r == 0 && k->n_fds < n_fds; k->n_fds++) {
-                k->fds[k->n_fds] = fcntl(fds[k->n_fds], F_DUPFD_CLOEXEC, 3);
-                if (k->fds[k->n_fds] < 0) {
-                        r = -errno;
-                        break;
-                }
-        }
+        if (r == 0 && n_fds)
+                r = frame_dup_fds(fds, n_fds, &k->fds, &k->n_fds);
         k->began_us = client_now_us();
         if (r < 0)
                 kept_free(k);

@@ -249,6 +249,26 @@ static void out_free(struct frame_out *o) {
         free(o);
 }
 
+int frame_dup_fds(const int *fds, uint32_t n, int **ret, uint32_t *ret_n) {
+        int *copy = h_calloc(n, sizeof(*copy));
+
+        if (!copy)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < n; i++) {
+                copy[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+                if (copy[i] < 0) {
+                        int r = -errno;
+                        while (i > 0)
+                                fd_close(copy[--i]);
+                        free(copy);
+                        return r;
+                }
+        }
+        *ret = copy;
+        *ret_n = n;
+        return 0;
+}
+
 int frame_queue_push(struct frame_queue *q, struct buf *b, const int *fds, uint32_t n_fds) {
         struct frame_out *o;
         int r = 0;
@@ -261,16 +281,7 @@ int frame_queue_push(struct frame_queue *q, struct buf *b, const int *fds, uint3
         if (!o)
                 return -ENOMEM;
         if (n_fds > 0) {
-                o->fds = h_calloc(n_fds, sizeof(int));
-                if (!o->fds)
-                        r = -ENOMEM;
-                for (; r == 0 && o->n_fds < n_fds; o->n_fds++) {
-                        o->fds[o->n_fds] = fcntl(fds[o->n_fds], F_DUPFD_CLOEXEC, 3);
-                        if (o->fds[o->n_fds] < 0) {
-                                r = -errno;
-                                break;
-                        }
-                }
+                r = frame_dup_fds(fds, n_fds, &o->fds, &o->n_fds);
                 if (r < 0) {
                         out_free(o);
                         return r;

@@ -69,6 +69,8 @@ struct frame_queue {
         uint32_t frames;
 };
 
+/* Duplicates n >= 1 descriptors (FD_CLOEXEC) into an array the caller frees and closes. 0 or -ENOMEM/-errno, then nothing is left open. */
+int frame_dup_fds(const int *fds, uint32_t n, int **ret, uint32_t *ret_n);
 /*
  * Queues the whole frames in *b (taken over: b is empty afterwards) with fds (duplicated, the caller's stay
  * his). With fds b must hold one frame. 0 or -ENOMEM/-errno (then b is unchanged).
