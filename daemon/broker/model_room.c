@@ -18,11 +18,21 @@ static uint64_t held(const struct model *m) {
         return m->context.bytes + (m->content && m->content->refs == 1 ? m->content->bytes : 0);
 }
 
-/* Something was or will be freed: true. Nothing is disturbed in vain. */
-bool model_make_room(struct server *s, const struct model *for_whom, uint64_t bytes) {
-        uint64_t sum = ledger_available(&s->ledger);
-        struct model *oldest = NULL;
+static uint64_t on_device(const struct model *m) {
+        return m->device_bytes;
+}
 
+/*
+ * Makes room by idle models, least recently used first, if together with what
+ * is 'free' they have 'bytes': nothing is disturbed in vain. True: something was
+ * freed, *ret (the caller closes it), or will be, *ret NULL, by one that is closing.
+ */
+static bool find_room(struct server *s, const struct model *for_whom, uint64_t free, uint64_t bytes, uint64_t (*has)(const struct model *),
+                      struct model **ret) {
+        struct model *oldest = NULL;
+        uint64_t sum = free;
+
+        *ret = NULL;
         list_foreach(m, &s->models, struct model, link) {
                 if (m == for_whom || m->dead)
                         continue;
@@ -30,43 +40,44 @@ bool model_make_room(struct server *s, const struct model *for_whom, uint64_t by
                         return true;
                 if (!model_idle(m))
                         continue;
-                if (__builtin_add_overflow(sum, held(m), &sum))
+                if (__builtin_add_overflow(sum, has(m), &sum))
                         sum = UINT64_MAX;
                 if (!oldest || m->last_used_ms < oldest->last_used_ms)
                         oldest = m;
         }
         if (!oldest || sum < bytes)
                 return false;
-        model_log(oldest, LOG_LEVEL_INFO, NULL, " is unloaded to make room for %s", for_whom->label);
-        model_close(oldest);
+        *ret = oldest;
+        return true;
+}
+
+/* Something was or will be freed: true. */
+bool model_make_room(struct server *s, const struct model *for_whom, uint64_t bytes) {
+        struct model *oldest;
+
+        if (!find_room(s, for_whom, ledger_available(&s->ledger), bytes, held, &oldest))
+                return false;
+        if (oldest) {
+                model_log(oldest, LOG_LEVEL_INFO, NULL, " is unloaded to make room for %s", for_whom->label);
+                model_close(oldest);
+        }
         return true;
 }
 
 /*
- * The same for the device's memory: idle models leave it, least recently used
- * first, if together they free what is missing. Their copies stay in host
- * memory, from where they come back at the bus's speed.
+ * The same for the device's memory. The copies stay in host memory, from where
+ * they come back at the bus's speed.
  */
 bool model_make_device_room(struct server *s, const struct model *for_whom, uint64_t missing) {
-        struct model *oldest = NULL;
-        uint64_t sum = 0;
+        struct model *oldest;
 
-        list_foreach(m, &s->models, struct model, link) {
-                if (m == for_whom || m->dead)
-                        continue;
-                if (m->state == MODEL_CLOSING)
-                        return true;
-                if (!model_idle(m))
-                        continue;
-                sum += m->device_bytes;
-                if (!oldest || m->last_used_ms < oldest->last_used_ms)
-                        oldest = m;
-        }
-        if (!oldest || sum < missing)
+        if (!find_room(s, for_whom, 0, missing, on_device, &oldest))
                 return false;
-        model_log(oldest, LOG_LEVEL_INFO, NULL, " leaves the device to make room for %s; its copy stays in memory", for_whom->label);
-        oldest->keep = true;
-        model_close(oldest);
+        if (oldest) {
+                model_log(oldest, LOG_LEVEL_INFO, NULL, " leaves the device to make room for %s; its copy stays in memory", for_whom->label);
+                oldest->keep = true;
+                model_close(oldest);
+        }
         return true;
 }
 
