@@ -16,13 +16,6 @@ static void work(struct gs *g) {
                 t_fail(g->c, "the schema's combinations are too many to work out");
 }
 
-#define PUSH(alts, list, x)                                                                                                      \
-        do {                                                                                                                     \
-                (alts)->list = t_grow(g->c, (alts)->list, (alts)->n_##list, &(alts)->cap_##list, (alts)->n_##list + 1,           \
-                                      sizeof(*(alts)->list));                                                                    \
-                (alts)->list[(alts)->n_##list++] = (x);                                                                          \
-        } while (0)
-
 void gs_union(struct gs *g, struct gs_alts *to, const struct gs_alts *from) {
         if (to->any)
                 return;
@@ -32,13 +25,13 @@ void gs_union(struct gs *g, struct gs_alts *to, const struct gs_alts *from) {
         }
         to->words |= from->words;
         for (size_t i = 0; i < from->n_str; i++)
-                PUSH(to, str, from->str[i]);
+                GS_PUSH(g, to, str, from->str[i]);
         for (size_t i = 0; i < from->n_num; i++)
-                PUSH(to, num, from->num[i]);
+                GS_PUSH(g, to, num, from->num[i]);
         for (size_t i = 0; i < from->n_obj; i++)
-                PUSH(to, obj, from->obj[i]);
+                GS_PUSH(g, to, obj, from->obj[i]);
         for (size_t i = 0; i < from->n_arr; i++)
-                PUSH(to, arr, from->arr[i]);
+                GS_PUSH(g, to, arr, from->arr[i]);
 }
 
 static const struct gs_string *meet_string(struct gs *g, const struct gs_string *a, const struct gs_string *b) {
@@ -152,28 +145,28 @@ void gs_meet(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, str
                         const struct gs_string *s = meet_string(g, a->str[i], b->str[k]);
                         work(g);
                         if (s)
-                                PUSH(&r, str, s);
+                                GS_PUSH(g, &r, str, s);
                 }
         for (size_t i = 0; i < a->n_num; i++)
                 for (size_t k = 0; k < b->n_num; k++) {
                         const struct gs_number *n = gs_number_meet(g, a->num[i], b->num[k]);
                         work(g);
                         if (n)
-                                PUSH(&r, num, n);
+                                GS_PUSH(g, &r, num, n);
                 }
         for (size_t i = 0; i < a->n_obj; i++)
                 for (size_t k = 0; k < b->n_obj; k++) {
                         struct gs_object *o = meet_object(g, a->obj[i], b->obj[k]);
                         work(g);
                         if (o)
-                                PUSH(&r, obj, o);
+                                GS_PUSH(g, &r, obj, o);
                 }
         for (size_t i = 0; i < a->n_arr; i++)
                 for (size_t k = 0; k < b->n_arr; k++) {
                         struct gs_array *x = meet_array(g, a->arr[i], b->arr[k]);
                         work(g);
                         if (x)
-                                PUSH(&r, arr, x);
+                                GS_PUSH(g, &r, arr, x);
                 }
         *ret = r;
 }

@@ -14,13 +14,6 @@
 
 #define MAX_FAULTS 4096
 
-#define PUSH(alts, list, x)                                                                                                      \
-        do {                                                                                                                     \
-                (alts)->list = t_grow(g->c, (alts)->list, (alts)->n_##list, &(alts)->cap_##list, (alts)->n_##list + 1,           \
-                                      sizeof(*(alts)->list));                                                                    \
-                (alts)->list[(alts)->n_##list++] = (x);                                                                          \
-        } while (0)
-
 /* ---- strings ---- */
 
 static void push_string(struct gs *g, struct gs_alts *ret, const struct dfa *d, size_t min, size_t max) {
@@ -30,7 +23,7 @@ static void push_string(struct gs *g, struct gs_alts *ret, const struct dfa *d, 
                 return;
         s = t_alloc(g->c, sizeof(*s));
         *s = (struct gs_string){ .dfa = d, .min = min, .max = max };
-        PUSH(ret, str, s);
+        GS_PUSH(g, ret, str, s);
 }
 
 static const struct dfa *folded(struct gs *g, const struct gs_string *s) {
@@ -53,14 +46,14 @@ static void minus_string(struct gs *g, const struct gs_string *a, const struct g
 static void push_number(struct gs *g, struct gs_alts *ret, const struct gs_number *a, const struct gs_number *part) {
         const struct gs_number *n = gs_number_meet(g, a, part);
         if (n)
-                PUSH(ret, num, n);
+                GS_PUSH(g, ret, num, n);
 }
 
 static bool minus_number(struct gs *g, const struct gs_number *a, const struct gs_number *b, struct gs_alts *ret, const char **why) {
         bool point = b->has_lo && b->has_hi && gs_dec_cmp(&b->lo, &b->hi) == 0;
 
         if (!gs_number_meet(g, a, b)) {
-                PUSH(ret, num, a);
+                GS_PUSH(g, ret, num, a);
                 return true;
         }
         if (b->step || (b->multiple > 1 && !point && (!a->multiple || a->multiple % b->multiple))) {
@@ -97,11 +90,15 @@ static struct gs_object *any_object(struct gs *g, const struct gs_prop *p) {
 }
 
 /* Alternatives of 'a' (one object) that also have this fault. */
-static void with_fault(struct gs *g, const struct gs_alts *a, struct gs_object *fault, struct gs_alts *ret) {
-        struct gs_alts f = { .obj = &fault, .n_obj = 1 }, met = { 0 };
+static void with_alts(struct gs *g, const struct gs_alts *a, const struct gs_alts *fault, struct gs_alts *ret) {
+        struct gs_alts met = { 0 };
 
-        gs_meet(g, a, &f, &met);
+        gs_meet(g, a, fault, &met);
         gs_union(g, ret, &met);
+}
+
+static void with_fault(struct gs *g, const struct gs_alts *a, struct gs_object *fault, struct gs_alts *ret) {
+        with_alts(g, a, &(struct gs_alts){ .obj = &fault, .n_obj = 1 }, ret);
 }
 
 static const struct gs_prop *prop_of(const struct gs_object *o, const char *name, size_t n) {
@@ -178,10 +175,7 @@ static struct gs_array *any_array(struct gs *g, const char *path) {
 }
 
 static void with_array_fault(struct gs *g, const struct gs_alts *a, struct gs_array *fault, struct gs_alts *ret) {
-        struct gs_alts f = { .arr = &fault, .n_arr = 1 }, met = { 0 };
-
-        gs_meet(g, a, &f, &met);
-        gs_union(g, ret, &met);
+        with_alts(g, a, &(struct gs_alts){ .arr = &fault, .n_arr = 1 }, ret);
 }
 
 static bool minus_array(struct gs *g, struct gs_array *a, const struct gs_array *b, struct gs_alts *ret, const char **why) {
@@ -311,7 +305,7 @@ static void dependent(struct gs *g, const char *key, const struct gs_alts *with,
         r.any = false;
         r.obj = NULL;
         r.n_obj = r.cap_obj = 0;
-        PUSH(&r, obj, without);
+        GS_PUSH(g, &r, obj, without);
         gs_meet(g, &p, with, &has);
         gs_union(g, &r, &has);
         meet(g, base, &r);

@@ -80,6 +80,13 @@ struct gs_alts {
         struct gs_object **obj; size_t n_obj, cap_obj;
         struct gs_array **arr; size_t n_arr, cap_arr;
 };
+/* Appends to one of the lists of struct gs_alts. */
+#define GS_PUSH(g, alts, list, x)                                                                                                \
+        do {                                                                                                                     \
+                (alts)->list = t_grow((g)->c, (alts)->list, (alts)->n_##list, &(alts)->cap_##list, (alts)->n_##list + 1,         \
+                                      sizeof(*(alts)->list));                                                                    \
+                (alts)->list[(alts)->n_##list++] = (x);                                                                          \
+        } while (0)
 enum gs_status { GS_PENDING, GS_BUSY, GS_DONE };
 struct gs_node {
         enum gs_status status;
