@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "engine/gguf.h"
 #include "engine/text/grammar.h"
+#include "tests/bench/bench.h"
 
 #define MOST 4096
 
@@ -22,25 +23,6 @@ static double now(void) {
         struct timespec t;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
         return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
-static int compare(const void *a, const void *b) {
-        double x = *(const double *)a, y = *(const double *)b;
-        return (x > y) - (x < y);
-}
-
-static int read_file(const char *path, struct buf *b) {
-        FILE *f = fopen(path, "rb");
-        char chunk[65536];
-        size_t k;
-        int r = 0;
-
-        if (!f)
-                return -errno;
-        while (r == 0 && (k = fread(chunk, 1, sizeof(chunk), f)) > 0)
-                r = buf_append(b, chunk, k);
-        fclose(f);
-        return r;
 }
 
 static void bench(const struct tok *t, const struct grammar_vocab *v, const char *name, bool gbnf, const char *src, const char *answer, uint64_t left) {
@@ -74,7 +56,7 @@ static void bench(const struct tok *t, const struct grammar_vocab *v, const char
         if (r < 0 || n == 0) {
                 printf("%-26s error %d after %zu tokens: %s\n", name, r, n, err.message);
         } else {
-                qsort(us, n, sizeof(*us), compare);
+                qsort(us, n, sizeof(*us), bench_compare);
                 printf("%-26s %-8s %4zu masks  median %7.0f  95%% %7.0f  most %7.0f  mean %7.0f us;  compiled in %.0f us\n", name,
                        left ? "limited" : "", n, us[n / 2], us[n * 95 / 100], us[n - 1], sum / (double)n, compile);
         }
@@ -113,7 +95,7 @@ int main(int argc, char **argv) {
                 fprintf(stderr, "usage: bench_grammar FILE.gguf\n");
                 return 64;
         }
-        r = read_file(argv[1], &file);
+        r = bench_read_file(argv[1], &file);
         if (r == 0)
                 r = gguf_parse((const uint8_t *)file.data, file.len, file.len, &g, &err);
         if (r == 0)

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "engine/gguf.h"
 #include "engine/text/tokenizer.h"
+#include "tests/bench/bench.h"
 
 #define MEGABYTE ((size_t)1 << 20)
 #define RUNS 7
@@ -22,25 +23,6 @@ static double now(void) {
         struct timespec t;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); /* one thread: what others do to the machine stays out of it */
         return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static int compare(const void *a, const void *b) {
-        double x = *(const double *)a, y = *(const double *)b;
-        return (x > y) - (x < y);
-}
-
-static int read_file(const char *path, struct buf *b) {
-        FILE *f = fopen(path, "rb");
-        char chunk[65536];
-        size_t k;
-        int r = 0;
-
-        if (!f)
-                return -errno;
-        while (r == 0 && (k = fread(chunk, 1, sizeof(chunk), f)) > 0)
-                r = buf_append(b, chunk, k);
-        fclose(f);
-        return r;
 }
 
 static void bench(const struct tok *t, const char *name, const char *unit, size_t n_unit, const char *end) {
@@ -64,7 +46,7 @@ static void bench(const struct tok *t, const char *name, const char *unit, size_
         if (r < 0)
                 printf("%-26s error %d\n", name, r);
         else {
-                qsort(ms, RUNS, sizeof(*ms), compare);
+                qsort(ms, RUNS, sizeof(*ms), bench_compare);
                 printf("%-26s %9zu bytes %8zu tokens  best %8.1f ms  median %8.1f ms\n", name, b.len, n_ids, ms[0],
                        ms[RUNS / 2]);
         }
@@ -103,7 +85,7 @@ int main(int argc, char **argv) {
         double start, ms[RUNS];
         int r;
 
-        if (argc < 2 || read_file(argv[1], &file) < 0 || (argc > 2 && read_file(argv[2], &text) < 0)) {
+        if (argc < 2 || bench_read_file(argv[1], &file) < 0 || (argc > 2 && bench_read_file(argv[2], &text) < 0)) {
                 fprintf(stderr, "usage: bench_tokenizer FILE.gguf [TEXT_FILE]\n");
                 return 64;
         }
@@ -118,7 +100,7 @@ int main(int argc, char **argv) {
                 fprintf(stderr, "%s: %s\n", hearth_code_name(err.code), err.message);
                 return 1;
         }
-        qsort(ms, RUNS, sizeof(*ms), compare);
+        qsort(ms, RUNS, sizeof(*ms), bench_compare);
         printf("open: %u tokens, best %.1f ms, median %.1f ms\n", tok_n_vocab(t), ms[0], ms[RUNS / 2]);
         if (text.len > 0)
                 bench(t, "text file, repeated", text.data, text.len, "");

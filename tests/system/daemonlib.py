@@ -144,6 +144,29 @@ def long_answer(c, n=300, **more):
     return c.start("generate", {"model": "tiny", "prompt": "the cat", "max_tokens": n, "temperature": 0.0, **NO_END, **more})
 
 
+def read_tokens(c, i, n):
+    """n tokens of a stream that is paced by credits, and their text."""
+    got, text = [], ""
+    while len(got) < n:
+        kind, m, f = c.next_of(i)
+        assert kind == EVENT, (kind, m, f)
+        if m == "tokens":
+            got += ids(f.get("ids", b""))
+            text += f.get("text", "")
+    return got, text
+
+
+def finish(c, i):
+    """The rest of a stream: tokens, text, the reply and the names of all that came."""
+    got, text, notes = [], "", []
+    for _, m, f in c.events(i):
+        if m == "tokens":
+            got += ids(f.get("ids", b""))
+            text += f.get("text", "")
+        notes.append(m)
+    return got, text, f, notes
+
+
 @contextlib.contextmanager
 def as_user(uid, *gids):
     """What connects meanwhile is this user to the daemon: SO_PEERCRED and SO_PEERGROUPS take effective ids at connect."""

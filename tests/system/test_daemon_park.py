@@ -21,26 +21,6 @@ def figures(c):
     return out
 
 
-def read_tokens(c, i, n):
-    got, text = [], ""
-    while len(got) < n:
-        _, m, f = c.next_of(i)
-        if m == "tokens":
-            got += ids(f.get("ids", b""))
-            text += f.get("text", "")
-    return got, text
-
-
-def finish(c, i):
-    got, text, notes = [], "", []
-    for _, m, f in c.events(i):
-        if m == "tokens":
-            got += ids(f.get("ids", b""))
-            text += f.get("text", "")
-        notes.append(m)
-    return got, text, f, notes
-
-
 def phases(c):
     return [p["phase"] for p in c.call("ps").get("requests", [])]
 

@@ -9,28 +9,6 @@ def worker_of(c):
     return c.call("status").get("worker_pid", 0)
 
 
-def read_tokens(c, i, n):
-    """n tokens of a stream that is paced by credits."""
-    got, text = [], ""
-    while len(got) < n:
-        kind, m, f = c.next_of(i)
-        assert kind == EVENT, (kind, m, f)
-        if m == "tokens":
-            got += ids(f.get("ids", b""))
-            text += f.get("text", "")
-    return got, text
-
-
-def finish(c, i):
-    got, text, notes = [], "", []
-    for kind, m, f in c.events(i):
-        if m == "tokens":
-            got += ids(f.get("ids", b""))
-            text += f.get("text", "")
-        notes.append(m)
-    return got, text, f, notes
-
-
 def kill_worker(c):
     pid = worker_of(c)
     os.kill(pid, signal.SIGKILL)
