@@ -191,5 +191,9 @@ struct cli_simple {
 extern const struct hearth_events cli_simple_events;
 /* r: what the request function returned. Waits; exit status. */
 int cli_simple_wait(struct cli *c, struct cli_simple *s, int r);
+/* A command without arguments that asks the daemon one thing and shows the answer. Exit status. */
+typedef int cli_ask_fn(hearth_client *c, const struct hearth_events *ev, void *ud, hearth_call **ret_call);
+int cli_simple_ask(struct cli *c, const char *name, enum cli_start start, cli_ask_fn *ask,
+                   int (*show)(struct cli *c, const struct hearth_result *r));
 /* A request function returned a negative errno. */
 int cli_request_failed(struct cli *c, int r);

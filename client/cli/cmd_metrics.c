@@ -9,13 +9,7 @@ static int show(struct cli *c, const struct hearth_result *r) {
 }
 
 static int run(struct cli *c) {
-        struct cli_simple s = { .cli = c, .show = show };
-        int r;
-
-        if (c->n_words)
-                return cli_fail(c, EX_USAGE, "metrics takes no arguments");
-        r = cli_connect(c, CLI_NO_START);
-        return r ? r : cli_simple_wait(c, &s, hearth_metrics(c->client, &cli_simple_events, &s, &c->current));
+        return cli_simple_ask(c, "metrics", CLI_NO_START, hearth_metrics, show);
 }
 
 const struct cli_command cli_cmd_metrics = {

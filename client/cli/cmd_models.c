@@ -81,13 +81,7 @@ static int show(struct cli *c, const struct hearth_result *r) {
 }
 
 static int run(struct cli *c) {
-        struct cli_simple s = { .cli = c, .show = show };
-        int r;
-
-        if (c->n_words)
-                return cli_fail(c, EX_USAGE, "models takes no arguments");
-        r = cli_connect(c, CLI_START);
-        return r ? r : cli_simple_wait(c, &s, hearth_models(c->client, &cli_simple_events, &s, &c->current));
+        return cli_simple_ask(c, "models", CLI_START, hearth_models, show);
 }
 
 const struct cli_command cli_cmd_models = {

@@ -70,13 +70,7 @@ static int show_status(struct cli *c, const struct hearth_result *r) {
 }
 
 static int run_status(struct cli *c) {
-        struct cli_simple s = { .cli = c, .show = show_status };
-        int r;
-
-        if (c->n_words)
-                return cli_fail(c, EX_USAGE, "status takes no arguments");
-        r = cli_connect(c, CLI_NO_START);
-        return r ? r : cli_simple_wait(c, &s, hearth_status(c->client, &cli_simple_events, &s, &c->current));
+        return cli_simple_ask(c, "status", CLI_NO_START, hearth_status, show_status);
 }
 
 static int run_version(struct cli *c) {

@@ -31,3 +31,14 @@ int cli_simple_wait(struct cli *c, struct cli_simple *s, int r) {
         r = cli_flush(c);
         return s->status ? s->status : r;
 }
+
+int cli_simple_ask(struct cli *c, const char *name, enum cli_start start, cli_ask_fn *ask,
+                   int (*show)(struct cli *c, const struct hearth_result *r)) {
+        struct cli_simple s = { .cli = c, .show = show };
+        int r;
+
+        if (c->n_words)
+                return cli_fail(c, EX_USAGE, "%s takes no arguments", name);
+        r = cli_connect(c, start);
+        return r ? r : cli_simple_wait(c, &s, ask(c->client, &cli_simple_events, &s, &c->current));
+}
