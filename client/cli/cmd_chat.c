@@ -71,6 +71,11 @@ static int editor_begin(struct chat *ch) {
         /* The wide form keeps these strings; the narrow one copies and never frees them. */
         el_wset(ch->el, EL_ADDFN, L"hearth-interrupt", L"empty the line", on_interrupt);
         el_set(ch->el, EL_BIND, "^C", "hearth-interrupt", NULL);
+        /*
+         * An end of input typed while the terminal was not ours arrives as a zero, which libedit takes for the terminal's
+         * unset "literal next" key: the Ctrl-D after it would be text. What it was typed at is over; it means nothing here.
+         */
+        el_set(ch->el, EL_BIND, "^@", "ed-ignore", NULL);
         el_source(ch->el, NULL);
         return 0;
 }
@@ -96,7 +101,10 @@ static const char *next_line(struct chat *ch) {
 
         buf_clear(&ch->line);
         if (ch->el) {
-                const char *l = el_gets(ch->el, &n);
+                const char *l;
+
+                el_set(ch->el, EL_PREP_TERM, 1); /* before the prompt is seen, so that what is typed at it is read as keys */
+                l = el_gets(ch->el, &n);
                 if (!l || n <= 0 || buf_append(&ch->line, l, (size_t)n) < 0)
                         return NULL;
                 if (ch->line.len > 1)

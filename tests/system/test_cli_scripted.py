@@ -410,6 +410,30 @@ def test_chat_terminal():
         assert "second" in open(history, encoding="utf-8").read() and os.stat(history).st_mode & 0o777 == 0o600
 
 
+def test_chat_early_end():
+    """Ctrl-D while an answer streams ends nothing; the next one, at the prompt, leaves"""
+    typed = threading.Event()
+
+    def handler(stream, ident, method, fields):
+        if method == "load":
+            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
+        else:
+            stream.send(EVENT, ident, "tokens", {"text": "first", "ids": struct.pack("<I", 1)})
+            typed.wait(20)
+            answer(("last",))(stream, ident, method, fields)
+    with Fixture(handler) as f:
+        t = Terminal([HEARTH, "chat", "m"], f.env)
+        t.expect("> ")
+        t.type("hello\r")
+        t.expect("first")
+        t.type("\x04")
+        typed.set()
+        t.expect("last")
+        t.expect("> ")
+        t.type("\x04")
+        assert t.wait() == 0, t.output
+
+
 def test_chat_commands():
     """/help, /quit, a misspelt command and a message that begins with a slash"""
     calls = []
