@@ -265,38 +265,45 @@ static int vector(struct tensors *t, enum tensor_need need, uint64_t n, const ch
         return 1;
 }
 
+/* The row of a vector by its name, or NULL where an optional one is missing. */
+static int find_vector(struct tensors *t, enum tensor_need need, uint64_t n, const struct image_row **ret, struct h_error *err,
+                       const char *fmt, va_list ap) {
+        char name[IMAGE_NAME];
+        const struct image_row *row = find(t, name, fmt, ap);
+        int r = vector(t, need, n, name, row, err);
+
+        if (r < 0)
+                return r;
+        *ret = r ? row : NULL;
+        return 0;
+}
+
 int tensors_vector(struct tensors *t, enum tensor_need need, uint64_t n, const float **ret, struct h_error *err,
                    const char *fmt, ...) {
-        char name[IMAGE_NAME];
         const struct image_row *row;
         va_list ap;
         int r;
 
         va_start(ap, fmt);
-        row = find(t, name, fmt, ap);
+        r = find_vector(t, need, n, &row, err, fmt, ap);
         va_end(ap);
-        r = vector(t, need, n, name, row, err);
-        if (r < 0)
-                return r;
-        *ret = r ? device_address(t, row) : NULL;
-        return 0;
+        if (r == 0)
+                *ret = row ? device_address(t, row) : NULL;
+        return r;
 }
 
 int tensors_host(struct tensors *t, enum tensor_need need, uint64_t n, const float **ret, struct h_error *err,
                  const char *fmt, ...) {
-        char name[IMAGE_NAME];
         const struct image_row *row;
         va_list ap;
         int r;
 
         va_start(ap, fmt);
-        row = find(t, name, fmt, ap);
+        r = find_vector(t, need, n, &row, err, fmt, ap);
         va_end(ap);
-        r = vector(t, need, n, name, row, err);
-        if (r < 0)
-                return r;
-        *ret = r ? image_data(t->im, row) : NULL;
-        return 0;
+        if (r == 0)
+                *ret = row ? image_data(t->im, row) : NULL;
+        return r;
 }
 
 bool tensors_shape(struct tensors *t, uint64_t ret_dim[4], const char *fmt, ...) {

@@ -101,21 +101,10 @@ int cmd_logits(const struct options *o) {
 
 /* ---- greedy ------------------------------------------------------------------ */
 
-struct pick {
-        uint32_t n_vocab, id;
-};
-
-static int take_pick(void *ud, uint32_t pos, const float *logits) {
-        struct pick *k = ud;
-        (void)pos;
-        k->id = greedy_pick(logits, k->n_vocab);
-        return 0;
-}
-
 int cmd_greedy(const struct options *o) {
         struct probe p = { 0 };
         struct ids ids = { 0 };
-        struct pick k = { 0 };
+        struct greedy k = { 0 };
         eng_seq s;
         int r;
 
@@ -129,12 +118,12 @@ int cmd_greedy(const struct options *o) {
                 if (r == 0 && eng_seq_new(p.context, &s) < 0)
                         r = 70;
                 if (r == 0)
-                        r = feed(&p, o, s, ids.v, ids.n, ENG_ROLE_PROMPT, false, take_pick, &k);
+                        r = feed(&p, o, s, ids.v, ids.n, ENG_ROLE_PROMPT, false, greedy_take, &k);
                 for (uint32_t i = 0; r == 0 && i < o->n; i++) {
                         uint32_t id = k.id;
                         printf("%s%u", i ? "," : "", id);
                         if (i + 1 < o->n)
-                                r = feed(&p, o, s, &id, 1, ENG_ROLE_GENERATED, false, take_pick, &k);
+                                r = feed(&p, o, s, &id, 1, ENG_ROLE_GENERATED, false, greedy_take, &k);
                 }
                 if (r == 0)
                         printf("\n");

@@ -199,20 +199,9 @@ int cmd_perplexity(const struct options *o) {
 
 /* ---- generate ------------------------------------------------------------------------ */
 
-struct pick {
-        uint32_t n_vocab, id;
-};
-
-static int take_pick(void *ud, uint32_t pos, const float *logits) {
-        struct pick *k = ud;
-        (void)pos;
-        k->id = greedy_pick(logits, k->n_vocab);
-        return 0;
-}
-
 static int continue_text(const struct options *o, struct probe *p, const struct tok *t, const struct tok_ids *ids) {
         struct eng_limits l = { .n_places = 1, .n_ctx = (uint32_t)ids->n + o->n, .kv = o->kv };
-        struct pick k = { .n_vocab = eng_model_info(p->model)->n_vocab };
+        struct greedy k = { .n_vocab = eng_model_info(p->model)->n_vocab };
         struct tok_stream s;
         struct buf out = { 0 };
         eng_seq seq;
@@ -221,7 +210,7 @@ static int continue_text(const struct options *o, struct probe *p, const struct 
         if (r || eng_seq_new(p->context, &seq) < 0)
                 return r ? r : 70;
         tok_stream_init(&s, t, 0);
-        r = feed(p, o, seq, ids->ids, (uint32_t)ids->n, ENG_ROLE_PROMPT, false, take_pick, &k);
+        r = feed(p, o, seq, ids->ids, (uint32_t)ids->n, ENG_ROLE_PROMPT, false, greedy_take, &k);
         for (uint32_t i = 0; r == 0 && i + 1 < o->n && !tok_is_eog(t, k.id); i++) {
                 uint32_t id = k.id;
                 if (tok_stream_push(&s, id, &out) < 0)
@@ -229,7 +218,7 @@ static int continue_text(const struct options *o, struct probe *p, const struct 
                 fwrite(out.data, 1, out.len, stdout);
                 buf_clear(&out);
                 if (r == 0)
-                        r = feed(p, o, seq, &id, 1, ENG_ROLE_GENERATED, false, take_pick, &k);
+                        r = feed(p, o, seq, &id, 1, ENG_ROLE_GENERATED, false, greedy_take, &k);
         }
         if (tok_stream_flush(&s, &out) >= 0 && out.len)
                 fwrite(out.data, 1, out.len, stdout);

@@ -214,6 +214,10 @@ int feed(struct probe *p, const struct options *o, eng_seq s, const uint32_t *id
         return 0;
 }
 
-uint32_t greedy_pick(const float *logits, uint32_t n_vocab) {
-        return vec_find(logits, n_vocab, vec_max(logits, n_vocab));
+int greedy_take(void *ud, uint32_t pos, const float *logits) {
+        struct greedy *g = ud;
+
+        (void)pos;
+        g->id = vec_find(logits, g->n_vocab, vec_max(logits, g->n_vocab));
+        return 0;
 }

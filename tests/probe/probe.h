@@ -74,7 +74,11 @@ int npy_close(struct npy *n);
 typedef int (*row_fn)(void *ud, uint32_t pos, const float *logits);
 int feed(struct probe *p, const struct options *o, eng_seq s, const uint32_t *ids, uint32_t n, enum eng_role role,
          bool all, row_fn fn, void *ud);
-uint32_t greedy_pick(const float *logits, uint32_t n_vocab);
+/* A row_fn whose ud is a struct greedy: id becomes the token with the largest logit. */
+struct greedy {
+        uint32_t n_vocab, id;
+};
+int greedy_take(void *ud, uint32_t pos, const float *logits);
 
 int cmd_logits(const struct options *o);
 int cmd_greedy(const struct options *o);
