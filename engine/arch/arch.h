@@ -65,6 +65,8 @@ void mats_opt(struct arch_ctx *c, struct k_weight *w, uint32_t rows, uint32_t co
 void vec(struct arch_ctx *c, const float **v, uint64_t n, const char *fmt, uint32_t layer);
 void vec_opt(struct arch_ctx *c, const float **v, uint64_t n, const char *fmt, uint32_t layer);
 bool has_tensor(struct arch_ctx *c, const char *fmt, uint32_t layer);
+/* How many inputs the tensor's rows have; false without the tensor or beyond ARCH_MAX_DIM. */
+bool tensor_dim0(struct arch_ctx *c, const char *fmt, uint32_t layer, uint32_t *ret);
 /* A host-readable vector, absent: NULL. */
 const float *host_opt(struct arch_ctx *c, uint64_t n, const char *fmt, uint32_t layer);
 
@@ -77,6 +79,11 @@ int32_t arch_rope(struct arch_ctx *c, enum k_rope kind, uint32_t n_dims, float b
 int32_t arch_rope_plain(struct arch_ctx *c, enum k_rope kind, uint32_t n_dims, float base);
 /* The factor YaRN puts on cos and sin, before rope.scaling.attn_factor; 1 without YaRN. */
 float arch_yarn_scale(struct arch_ctx *c);
+/*
+ * Which layers slide, for families with a window: the key attention.sliding_window_pattern is an array of flags, or
+ * a period n of which the last layer sees everything, or absent, which is a period of 'every'.
+ */
+void arch_windows(struct arch_ctx *c, uint32_t every, bool swa[ARCH_MAX_LAYERS]);
 uint32_t arch_group(struct arch_ctx *c, uint32_t window);
 /* Gives the layer's attention pages of its own; checks head counts. */
 void arch_kv(struct arch_ctx *c, uint32_t layer);

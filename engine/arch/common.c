@@ -184,6 +184,19 @@ int32_t arch_rope(struct arch_ctx *c, enum k_rope kind, uint32_t n_dims, float b
         return i;
 }
 
+void arch_windows(struct arch_ctx *c, uint32_t every, bool swa[ARCH_MAX_LAYERS]) {
+        static const char key[] = "%s.attention.sliding_window_pattern";
+        const struct gguf_kv *kv = c->r ? NULL : gguf_find(c->g, key);
+
+        if (kv && kv->type == GGUF_ARRAY) {
+                c->r = MIN(gguf_bool_per_layer(c->g, key, c->n_block, swa, c->err), 0);
+                return;
+        }
+        every = key_range(c, key, every, 0, ARCH_MAX_LAYERS);
+        for (uint32_t i = 0; !c->r && i < c->n_block; i++)
+                swa[i] = every == 0 || i % every < every - 1;
+}
+
 uint32_t arch_group(struct arch_ctx *c, uint32_t window) {
         struct eng_desc *d = c->d;
         uint32_t i;
@@ -330,7 +343,11 @@ void arch_moe(struct arch_ctx *c, uint32_t i, enum k_glu act, enum k_gating gati
 
         X = f->n_expert = key_range_req(c, "%s.expert_count", 1, ARCH_MAX_EXPERTS);
         f->n_used = key_range_req(c, "%s.expert_used_count", 1, X);
-        F = f->n_ff_exp = key_range(c, "%s.expert_feed_forward_length", c->n_ff[i], 1, ARCH_MAX_DIM);
+        /* Old files say the width of all experts that are used together (qwen2moe), or have one width only (mixtral). */
+        if (!key_present(c, "%s.expert_feed_forward_length") && tensor_dim0(c, "blk.%u.ffn_down_exps.weight", i, &F))
+                f->n_ff_exp = F;
+        else
+                F = f->n_ff_exp = key_range(c, "%s.expert_feed_forward_length", c->n_ff[i], 1, ARCH_MAX_DIM);
         f->act = act;
         f->gating = gating;
         f->norm_weights = norm_weights;

@@ -44,17 +44,22 @@ static int gemma(struct arch_ctx *c) {
         return c->r;
 }
 
-/* Layer i slides if i % every < every - 1; 'wide' is the layer count of the member that scales by its model width. */
-static int windowed(struct arch_ctx *c, uint32_t every, uint32_t window, uint32_t wide, unsigned flags, float base_swa) {
+/*
+ * Of 'every' layers one sees everything, if the file does not say which; 'wide' is the layer count of the member that scales by
+ * its model width.
+ */
+static int windowed(struct arch_ctx *c, uint32_t every, uint32_t window, uint32_t wide, unsigned flags, float softcap,
+                    float base_swa) {
         struct eng_desc *d = c->d;
-        float softcap = key_f32(c, "%s.attn_logit_softcapping", 0);
+        bool slides[ARCH_MAX_LAYERS] = { false };
         int32_t rope, rope_swa;
 
         arch_gemma_head(c);
+        arch_windows(c, every, slides);
         rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 10000));
         rope_swa = arch_rope_plain(c, K_ROPE_HALVES, c->n_rot, base_swa);
         for (uint32_t i = 0; i < d->n_layer && !c->r; i++) {
-                bool swa = window && i % every < every - 1;
+                bool swa = window && slides[i];
                 struct eng_attn *a = arch_attn_init(c, i, swa ? rope_swa : rope);
 
                 a->window = swa ? window : 0;
@@ -69,15 +74,20 @@ static int windowed(struct arch_ctx *c, uint32_t every, uint32_t window, uint32_
         return c->r;
 }
 
+/* Files of the first days after its release have no keys for the caps; every member of the family has these two. */
 static int gemma2(struct arch_ctx *c) {
-        return windowed(c, key_range(c, "%s.attention.sliding_window_pattern", 2, 1, ARCH_MAX_LAYERS),
-                        key_u32(c, "%s.attention.sliding_window", 4096), 46, 0, key_f32(c, "%s.rope.freq_base", 10000));
+        float softcap = key_f32(c, "%s.attn_logit_softcapping", 50);
+
+        if (windowed(c, 2, key_u32(c, "%s.attention.sliding_window", 4096), 46, 0, softcap,
+                     key_f32(c, "%s.rope.freq_base", 10000)))
+                return c->r;
+        c->d->logit_softcap = key_f32(c, "%s.final_logit_softcapping", 30);
+        return c->r;
 }
 
 static int gemma3(struct arch_ctx *c) {
-        return windowed(c, key_range(c, "%s.attention.sliding_window_pattern", 6, 1, ARCH_MAX_LAYERS),
-                        key_u32(c, "%s.attention.sliding_window", 0), 62, ATTN_QK_NORM,
-                        key_f32(c, "%s.rope.freq_base_swa", 10000));
+        return windowed(c, 6, key_u32(c, "%s.attention.sliding_window", 0), 62, ATTN_QK_NORM,
+                        key_f32(c, "%s.attn_logit_softcapping", 0), key_f32(c, "%s.rope.freq_base_swa", 10000));
 }
 
 /*
@@ -88,8 +98,7 @@ static int gemma_embedding(struct arch_ctx *c) {
         struct eng_desc *d = c->d;
         uint32_t window = key_u32(c, "%s.attention.sliding_window", 0);
 
-        if (windowed(c, key_range(c, "%s.attention.sliding_window_pattern", 6, 1, ARCH_MAX_LAYERS), window ? window / 2 + 1 : 0, 0,
-                     ATTN_QK_NORM, key_f32(c, "%s.rope.freq_base_swa", 10000)))
+        if (windowed(c, 6, window ? window / 2 + 1 : 0, 0, ATTN_QK_NORM, 0, key_f32(c, "%s.rope.freq_base_swa", 10000)))
                 return c->r;
         d->encoder = true;
         d->output = (struct k_weight){ 0 };
@@ -157,15 +166,16 @@ static int gemma4(struct arch_ctx *c) {
         uint32_t start = d->n_layer - shared;
         bool swa[ARCH_MAX_LAYERS] = { false };
         int32_t rope, rope_swa;
-        int r;
 
         arch_gemma_head(c);
+        d->logit_softcap = key_f32(c, "%s.final_logit_softcapping", 30); /* as every member has it */
         arch_gemma_ple(c);
         if (c->r)
                 return c->r;
-        r = gguf_bool_per_layer(c->g, "%s.attention.sliding_window_pattern", d->n_layer, swa, c->err);
-        if (r < 0)
-                return c->r = r;
+        if (window && !key_present(c, "%s.attention.sliding_window_pattern"))
+                return arch_fail(c, "key %s.attention.sliding_window_pattern is missing beside %s.attention.sliding_window", d->arch,
+                                 d->arch);
+        arch_windows(c, 1, swa);
         rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 1e6f));
         rope_swa = arch_rope_plain(c, K_ROPE_HALVES, rot_swa, key_f32(c, "%s.rope.freq_base_swa", 10000));
         for (uint32_t i = 0; i < d->n_layer && !c->r; i++) {

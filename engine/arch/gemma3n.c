@@ -65,7 +65,7 @@ static int gemma3n(struct arch_ctx *c) {
         struct eng_desc *d = c->d;
         uint32_t window = key_u32(c, "%s.attention.sliding_window", 0), n_std = 0;
         uint32_t shared = key_range(c, "%s.attention.shared_kv_layers", 0, 0, d->n_layer - 1), start = d->n_layer - shared;
-        bool swa[ARCH_MAX_LAYERS];
+        bool swa[ARCH_MAX_LAYERS] = { false };
         float std[ARCH_MAX_LAYERS];
         int32_t rope, rope_swa;
 
@@ -75,11 +75,10 @@ static int gemma3n(struct arch_ctx *c) {
         if (!c->r && d->n_ple == 0)
                 arch_fail(c, "key %s.embedding_length_per_layer_input is missing or 0", d->arch);
         streams(c);
-        for (uint32_t i = 0; i < d->n_layer; i++) {
-                swa[i] = (i + 1) % 5 != 0;
+        for (uint32_t i = 0; i < d->n_layer; i++)
                 std[i] = i < SPARSE_LAYERS ? SPARSE_STD : 0;
-        }
-        if (!c->r && (c->r = MIN(gguf_bool_per_layer(c->g, "%s.attention.sliding_window_pattern", d->n_layer, swa, c->err), 0)) == 0)
+        arch_windows(c, 5, swa);
+        if (!c->r)
                 c->r = gguf_f32_array(c->g, "%s.activation_sparsity_scale", d->n_layer, std, &n_std, c->err);
         if (!c->r && n_std && n_std != d->n_layer)
                 arch_fail(c, "key %s.activation_sparsity_scale: %u values, expected one for each of %u layers", d->arch, n_std,

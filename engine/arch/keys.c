@@ -157,3 +157,13 @@ bool has_tensor(struct arch_ctx *c, const char *fmt, uint32_t layer) {
 
         return !c->r && tensors_shape(c->t, dim, "%s", named(fmt, layer, name));
 }
+
+bool tensor_dim0(struct arch_ctx *c, const char *fmt, uint32_t layer, uint32_t *ret) {
+        uint64_t dim[4];
+        char name[96];
+
+        if (c->r || !tensors_shape(c->t, dim, "%s", named(fmt, layer, name)) || dim[0] == 0 || dim[0] > ARCH_MAX_DIM)
+                return false;
+        *ret = (uint32_t)dim[0];
+        return true;
+}

@@ -14,16 +14,27 @@ static int halves(struct arch_ctx *c) {
 static int mistral3(struct arch_ctx *c) {
         c->d->temp_scale = key_f32(c, "%s.attention.temperature_scale", 0);
         if (c->d->temp_scale != 0)
-                c->d->temp_len = key_range_req(c, "%s.rope.scaling.original_context_length", 1, INT32_MAX);
+                c->d->temp_len = key_range(c, "%s.rope.scaling.original_context_length", c->d->n_ctx_train, 1, INT32_MAX);
         return llama(c);
 }
 
+/* Some of the family's descendants have no biases; a file has all of them or none. */
+static unsigned qwen2_biases(struct arch_ctx *c) {
+        static const char *const names[] = { "blk.%u.attn_q.bias", "blk.%u.attn_k.bias", "blk.%u.attn_v.bias", "blk.%u.attn_qkv.bias" };
+
+        for (uint32_t i = 0; i < c->n_block; i++)
+                for (unsigned k = 0; k < ELEMENTSOF(names); k++)
+                        if (has_tensor(c, names[k], i))
+                                return ATTN_BIAS;
+        return 0;
+}
+
 static int qwen2(struct arch_ctx *c) {
-        return arch_plain(c, &(struct arch_plain){ .rope = K_ROPE_HALVES, .attn = ATTN_BIAS });
+        return arch_plain(c, &(struct arch_plain){ .rope = K_ROPE_HALVES, .attn = qwen2_biases(c) });
 }
 
 static int qwen2moe(struct arch_ctx *c) {
-        return arch_plain(c, &(struct arch_plain){ .rope = K_ROPE_HALVES, .attn = ATTN_BIAS, .no_norm_weights = true });
+        return arch_plain(c, &(struct arch_plain){ .rope = K_ROPE_HALVES, .attn = qwen2_biases(c), .no_norm_weights = true });
 }
 
 static int qwen3(struct arch_ctx *c) {

@@ -11,16 +11,18 @@
 static int gpt_oss(struct arch_ctx *c) {
         struct eng_desc *d = c->d;
         uint32_t window = key_u32(c, "%s.attention.sliding_window", 0), E = d->n_embd;
+        bool swa[ARCH_MAX_LAYERS] = { false };
         int32_t rope;
 
         arch_eps(c, K_NORM_RMS);
         arch_embeddings(c);
+        arch_windows(c, 2, swa);
         rope = arch_rope(c, K_ROPE_HALVES, c->n_rot, key_f32(c, "%s.rope.freq_base", 150000));
         for (uint32_t i = 0; i < d->n_layer && !c->r; i++) {
                 struct eng_layer *l = &d->layer[i];
                 struct eng_attn *a = arch_attn_init(c, i, rope);
 
-                a->window = i % 2 == 0 ? window : 0;
+                a->window = swa[i] ? window : 0;
                 arch_attn_tensors(c, i, ATTN_BIAS | ATTN_OUT_BIAS, KV_OWN);
                 vec(c, &a->sinks, a->n_head, "blk.%u.attn_sinks.weight", i);
                 arch_kv(c, i);

@@ -4,7 +4,8 @@
 
 static int glm4moe(struct arch_ctx *c) {
         return arch_plain(c, &(struct arch_plain){ .rope = K_ROPE_HALVES, .attn = ATTN_BIAS | ATTN_QK_NORM_OPT,
-                                                   .ffn_pre = "blk.%u.post_attention_norm.weight", .gating = K_GATE_SIGMOID });
+                                                   .ffn_pre = "blk.%u.post_attention_norm.weight", .gating = K_GATE_SIGMOID,
+                                                   .no_norm_weights = true });
 }
 
 static int ernie(struct arch_ctx *c) {

@@ -87,11 +87,14 @@ int arch_plain(struct arch_ctx *c, const struct arch_plain *p) {
         float base = key_f32(c, "%s.rope.freq_base", 10000);
         uint32_t window = p->full_every ? key_u32(c, "%s.attention.sliding_window", 0) : 0;
         uint32_t n_dense = key_range(c, "%s.leading_dense_block_count", 0, 0, c->n_block);
+        bool slides[ARCH_MAX_LAYERS] = { false };
         int32_t rope = -1, rope_swa = -1;
 
         mtp_count(c);
         arch_eps(c, p->norm);
         arch_embeddings(c);
+        if (window)
+                arch_windows(c, p->full_every, slides);
         if (p->learned_positions) {
                 mat(c, &d->embed_pos, 0, d->n_embd, "position_embd.weight", 0);
                 if (!c->r)
@@ -102,7 +105,7 @@ int arch_plain(struct arch_ctx *c, const struct arch_plain *p) {
         if (p->rope_where == ROPE_PLAIN_WINDOWED)
                 rope_swa = arch_rope_plain(c, p->rope, c->n_rot, base);
         for (uint32_t i = 0; i < d->n_layer + d->n_mtp && !c->r; i++) {
-                bool swa = window && (i + 1) % p->full_every != 0;
+                bool swa = window && i < d->n_layer && slides[i];
                 struct eng_attn *a = arch_attn_init(c, i, rope_of(p, window, swa, i, rope, rope_swa));
 
                 a->window = swa ? window : 0;

@@ -28,6 +28,10 @@ MODELS = {
     "qwen2moe": dict(BASE, arch="qwen2moe", sh_gate=True, **MOE),
     "gemma": dict(BASE, arch="gemma", tied=True),
     "gemma2": dict(BASE, arch="gemma2", tied=True, window=10, n_layer=4),
+    # which layers slide, said by a period or one by one; the caps of gemma2's first files, which have no keys
+    "gemma2-windows": dict(BASE, arch="gemma2", tied=True, window=10, n_layer=5, pattern=3, caps=False),
+    "gemma3-windows": dict({k: v for k, v in M.PRESETS["gemma3"].items() if k != "swa_every"}, pattern=[1, 0, 0, 1]),
+    "gpt-oss-windows": dict(M.PRESETS["gpt-oss"], pattern=[0, 1, 1]),
     "lfm2": dict(BASE, arch="lfm2", n_kv=[0, 2, 0, 0, 1], n_layer=5, conv=3),
     "gemma3n": dict(M.PRESETS["gemma3n"]),
     "gemma3n-shared": dict(M.PRESETS["gemma3n"], n_layer=7, swa_layers=[1, 1, 0, 1, 1, 1, 0], n_shared_kv=3,
@@ -98,6 +102,14 @@ PLAIN = {
 
 
 class Builder(M.Builder):
+    def header(self):
+        super().header()
+        how = self.c.get("pattern")
+        if isinstance(how, list):
+            self.arr("attention.sliding_window_pattern", G.BOOL, [bool(x) for x in how])
+        elif how is not None:
+            self.u32("attention.sliding_window_pattern", how)
+
     def layer_norm(self, name, with_bias):
         self.norm(name + ".weight", self.c["n_embd"])
         if with_bias:
@@ -323,8 +335,9 @@ class Builder(M.Builder):
         self.layers(scaled=True)
 
     def a_gemma2(self):
-        self.f32("attn_logit_softcapping", 20.0)
-        self.f32("final_logit_softcapping", 30.0)
+        if self.c.get("caps", True):
+            self.f32("attn_logit_softcapping", 20.0)
+            self.f32("final_logit_softcapping", 30.0)
         self.u32("attention.sliding_window", self.c["window"])
         self.layers(post=True, scaled=True)
 

@@ -98,6 +98,19 @@ class Checker:
             self.near("%s %s, normalized" % (name, kind), *self.run("embed", model, ids, "--normalize"),
                       R.pool(hidden, kind, True).reshape(1, -1))
 
+    def same(self, what, a, b):
+        """Two files that say the same in two ways."""
+        got = []
+        for g in (a, b):
+            model = os.path.join(self.tmp, "same.gguf")
+            g.write(model)
+            out, why = self.run("logits", model, tokens(60), "--positions", "all")
+            if out is None:
+                return self.fail("%s: %s" % (what, why))
+            got.append(out)
+        if not np.array_equal(got[0], got[1]):
+            self.fail("%s: the logits differ" % what)
+
     def refused(self, what, g, *words):
         model = os.path.join(self.tmp, "bad.gguf")
         g.write(model)
@@ -133,6 +146,27 @@ def with_key(g, key, kind, value):
     if value is not None:
         g.put(key, kind, value)
     return g
+
+
+def left_out(c):
+    """What a missing key or tensor means."""
+    U32, F32, BOOL = M.Gguf.U32, M.Gguf.F32, M.Gguf.BOOL
+    c.same("gemma4 without a cap has the family's", with_key(tiny("gemma4"), "gemma4.final_logit_softcapping", F32, None), tiny("gemma4"))
+    c.same("the width of experts by their tensors", with_key(tiny("qwen3moe"), "qwen3moe.expert_feed_forward_length", U32, None),
+           tiny("qwen3moe"))
+    orig = "mistral3.rope.scaling.original_context_length"
+    c.same("mistral3's original context is its context",
+           with_key(with_key(tiny("mistral3"), "mistral3.context_length", U32, 64), orig, U32, None),
+           with_key(with_key(tiny("mistral3"), "mistral3.context_length", U32, 64), orig, U32, 64))
+    c.same("glm4moe's experts are weighed as they are", with_key(F.build("glm4moe"), "glm4moe.expert_weights_norm", BOOL, None),
+           with_key(F.build("glm4moe"), "glm4moe.expert_weights_norm", BOOL, False))
+    zero, none = tiny("qwen2"), tiny("qwen2")
+    zero.tensors = [(n, ne, tid, bytes(len(data)) if n.endswith(".bias") else data) for n, ne, tid, data in zero.tensors]
+    none.tensors = [t for t in none.tensors if not t[0].endswith(".bias")]
+    c.same("qwen2 without biases", none, zero)
+    c.refused("qwen2 without one bias", without(tiny("qwen2"), "blk.0.attn_k.bias"), "model_invalid", "blk.0.attn_k.bias", "missing")
+    c.refused("gemma4 without a pattern of windows", with_key(tiny("gemma4"), "gemma4.attention.sliding_window_pattern", BOOL, None),
+              "model_invalid", "gemma4.attention.sliding_window_pattern", "missing")
 
 
 def refusals(c):
@@ -187,6 +221,7 @@ def main():
             c.decoder(name)
         for name in ("bert", "nomic-bert"):
             c.encoder(name)
+        left_out(c)
         refusals(c)
     print("%d failed" % c.failed)
     return 1 if c.failed else 0
