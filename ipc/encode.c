@@ -56,82 +56,97 @@ static int pack_text(msgpack_packer *pk, const char *p, size_t n) {
         return r < 0 ? r : n ? msgpack_pack_str_body(pk, p, n) : 0;
 }
 
-static int pack_strs(const struct schema_field *f, const char *where, const void *body, msgpack_packer *pk, struct h_error *err) {
-        const char **list = *(const char ***)field_at(f, body);
-        const size_t *lens = ((size_t **)field_at(f, body))[1]; /* len_ follows the pointer, see SCHEMA_M_strs */
-        size_t n = *field_n(f, body);
-        int r;
+/* The bytes of a text or bin; what is NULL is empty. */
+static const char *field_bytes(const struct schema_field *f, const void *body, size_t *ret_n) {
+        const char *p = *(const char *const *)field_at(f, body);
 
-        r = check_count(f, where, n, err);
-        if (r < 0)
-                return r;
-        r = msgpack_pack_array(pk, n);
-        for (size_t i = 0; r >= 0 && i < n; i++) {
-                size_t len = lens ? lens[i] : strlen(list[i]);
-                r = check_text(where, list[i], len, err);
-                if (r < 0)
-                        return r;
-                r = pack_text(pk, list[i], len);
-        }
-        return r;
+        *ret_n = !p ? 0 : *field_n(f, body) || f->type == TYPE_bin ? *field_n(f, body) : strlen(p);
+        return p ? p : "";
 }
 
-static int pack_field(const struct schema *s, const struct schema_desc *d, const struct schema_field *f, const void *body,
-                      msgpack_packer *pk, struct h_error *err) {
+/* One of a list of texts; its lengths follow the pointer, see SCHEMA_M_strs. */
+static const char *field_text(const struct schema_field *f, const void *body, size_t i, size_t *ret_n) {
+        const size_t *lens = ((size_t **)field_at(f, body))[1];
+        const char *p = (*(const char ***)field_at(f, body))[i];
+
+        *ret_n = lens ? lens[i] : strlen(p);
+        return p;
+}
+
+static int check_value(const struct schema_field *f, const char *where, const void *body, struct h_error *err) {
         const void *at = field_at(f, body);
-        char where[128];
+        const char *p;
+        size_t n;
         int r;
 
-        snprintf(where, sizeof(where), "%s.%s", d->name, f->name);
-        r = pack_text(pk, f->name, strlen(f->name));
-        if (r < 0)
-                return r;
         switch (f->type) {
-        case TYPE_str: case TYPE_text: case TYPE_bin: {
-                const char *p = *(const char *const *)at;
-                size_t n = *field_n(f, body);
-                if (!p)
-                        n = 0, p = "";
-                else if (n == 0 && f->type != TYPE_bin)
-                        n = strlen(p);
-                r = check_bytes(f, where, p, n, err);
-                if (r < 0)
-                        return r;
-                if (f->type != TYPE_bin)
-                        return pack_text(pk, p, n);
-                r = msgpack_pack_bin(pk, n);
-                return r < 0 ? r : n ? msgpack_pack_bin_body(pk, p, n) : 0;
-        }
-        case TYPE_flag:
-                return *(const bool *)at ? msgpack_pack_true(pk) : msgpack_pack_false(pk);
-        case TYPE_u32:
-                r = check_unsigned(f, where, *(const uint32_t *)at, err);
-                return r < 0 ? r : msgpack_pack_uint32(pk, *(const uint32_t *)at);
-        case TYPE_u64:
-                r = check_unsigned(f, where, *(const uint64_t *)at, err);
-                return r < 0 ? r : msgpack_pack_uint64(pk, *(const uint64_t *)at);
-        case TYPE_i64:
-                r = check_signed(f, where, *(const int64_t *)at, err);
-                return r < 0 ? r : msgpack_pack_int64(pk, *(const int64_t *)at);
-        case TYPE_f64:
-                r = check_double(f, where, *(const double *)at, err);
-                return r < 0 ? r : msgpack_pack_double(pk, *(const double *)at);
+        case TYPE_flag: return 0;
+        case TYPE_str: case TYPE_text: case TYPE_bin:
+                p = field_bytes(f, body, &n);
+                return check_bytes(f, where, p, n, err);
+        case TYPE_u32: return check_unsigned(f, where, *(const uint32_t *)at, err);
+        case TYPE_u64: return check_unsigned(f, where, *(const uint64_t *)at, err);
+        case TYPE_i64: return check_signed(f, where, *(const int64_t *)at, err);
+        case TYPE_f64: return check_double(f, where, *(const double *)at, err);
+        case TYPE_list: return check_count(f, where, *field_n(f, body), err);
         case TYPE_strs:
-                return pack_strs(f, where, body, pk, err);
-        case TYPE_list: {
-                const struct schema_desc *item = &s->descs[f->sub];
-                const char *items = *(char *const *)at;
-                size_t n = *field_n(f, body);
-                r = check_count(f, where, n, err);
-                if (r < 0)
-                        return r;
-                r = msgpack_pack_array(pk, n);
-                for (size_t i = 0; r >= 0 && i < n; i++)
-                        r = pack_map(s, item, items + i * item->size, pk, err);
+                r = check_count(f, where, *field_n(f, body), err);
+                for (size_t i = 0; r >= 0 && i < *field_n(f, body); i++) {
+                        p = field_text(f, body, i, &n);
+                        r = check_text(where, p, n, err);
+                }
                 return r;
-        }
         }
         return -EINVAL;
+}
+
+static int pack_value(const struct schema *s, const struct schema_field *f, const void *body, msgpack_packer *pk, struct h_error *err) {
+        const void *at = field_at(f, body);
+        const char *p;
+        size_t n;
+        int r;
+
+        switch (f->type) {
+        case TYPE_flag: return *(const bool *)at ? msgpack_pack_true(pk) : msgpack_pack_false(pk);
+        case TYPE_str: case TYPE_text:
+                p = field_bytes(f, body, &n);
+                return pack_text(pk, p, n);
+        case TYPE_bin:
+                p = field_bytes(f, body, &n);
+                r = msgpack_pack_bin(pk, n);
+                return r < 0 ? r : n ? msgpack_pack_bin_body(pk, p, n) : 0;
+        case TYPE_u32: return msgpack_pack_uint32(pk, *(const uint32_t *)at);
+        case TYPE_u64: return msgpack_pack_uint64(pk, *(const uint64_t *)at);
+        case TYPE_i64: return msgpack_pack_int64(pk, *(const int64_t *)at);
+        case TYPE_f64: return msgpack_pack_double(pk, *(const double *)at);
+        case TYPE_strs:
+                r = msgpack_pack_array(pk, *field_n(f, body));
+                for (size_t i = 0; r >= 0 && i < *field_n(f, body); i++) {
+                        p = field_text(f, body, i, &n);
+                        r = pack_text(pk, p, n);
+                }
+                return r;
+        case TYPE_list:
+                r = msgpack_pack_array(pk, *field_n(f, body));
+                for (size_t i = 0; r >= 0 && i < *field_n(f, body); i++)
+                        r = pack_map(s, &s->descs[f->sub], *(const char *const *)at + i * s->descs[f->sub].size, pk, err);
+                return r;
+        }
+        return -EINVAL;
+}
+
+/* A field's full name is only made for who reads of its fault: messages go out with every token. */
+static int pack_field(const struct schema *s, const struct schema_desc *d, const struct schema_field *f, const void *body,
+                      msgpack_packer *pk, struct h_error *err) {
+        char where[128];
+        int r = check_value(f, "", body, NULL);
+
+        if (r < 0) {
+                snprintf(where, sizeof(where), "%s.%s", d->name, f->name);
+                return check_value(f, where, body, err);
+        }
+        r = pack_text(pk, f->name, strlen(f->name));
+        return r < 0 ? r : pack_value(s, f, body, pk, err);
 }
 
 static int pack_map(const struct schema *s, const struct schema_desc *d, const void *body, msgpack_packer *pk,

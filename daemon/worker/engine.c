@@ -408,6 +408,7 @@ static void finish_step(struct worker *w, struct wmodel *m) {
         m->finished_us = now;
         m->first = (m->first + 1) % ELEMENTSOF(m->begun);
         m->n_begun--;
+        outbox_hold(&w->out); /* one wake-up for all of a step's tokens */
         for (size_t i = 0; i < b->plan.n; i++) {
                 struct task *t = b->in_step[i];
 
@@ -417,6 +418,7 @@ static void finish_step(struct worker *w, struct wmodel *m) {
                         on_result(m, t, &b->items[i], &m->results[i], now);
                 task_unref(t);
         }
+        outbox_release(&w->out);
 }
 
 /* No step is in flight any more: what its sequences are is known. */

@@ -17,28 +17,61 @@ void outbox_done(struct outbox *o) {
         pthread_mutex_destroy(&o->lock);
 }
 
-void outbox_poke(struct outbox *o) {
+static void wake(struct outbox *o) {
         (void)!write(o->wake, &(uint64_t){ 1 }, 8); /* full means awake */
 }
 
-void outbox_push(struct outbox *o, struct buf *b) {
-        bool wake;
+/* Under the lock. True: the caller wakes, behind it. */
+static bool owe(struct outbox *o) {
+        o->owed |= o->held;
+        return !o->held;
+}
+
+void outbox_poke(struct outbox *o) {
+        bool now;
 
         pthread_mutex_lock(&o->lock);
-        wake = o->frames.len == 0;
+        now = owe(o);
+        pthread_mutex_unlock(&o->lock);
+        if (now)
+                wake(o);
+}
+
+void outbox_hold(struct outbox *o) {
+        pthread_mutex_lock(&o->lock);
+        o->held = true;
+        pthread_mutex_unlock(&o->lock);
+}
+
+void outbox_release(struct outbox *o) {
+        bool now;
+
+        pthread_mutex_lock(&o->lock);
+        now = o->owed;
+        o->held = o->owed = false;
+        pthread_mutex_unlock(&o->lock);
+        if (now)
+                wake(o);
+}
+
+void outbox_push(struct outbox *o, struct buf *b) {
+        bool now;
+
+        pthread_mutex_lock(&o->lock);
+        now = o->frames.len == 0 && owe(o);
         if (buf_append(&o->frames, b->data, b->len) < 0)
-                o->failed = wake = true;
+                o->failed = now = true;
         pthread_mutex_unlock(&o->lock);
         buf_clear(b);
-        if (wake)
-                outbox_poke(o);
+        if (now)
+                wake(o);
 }
 
 void outbox_fail(struct outbox *o) {
         pthread_mutex_lock(&o->lock);
         o->failed = true;
         pthread_mutex_unlock(&o->lock);
-        outbox_poke(o);
+        wake(o);
 }
 
 bool outbox_take(struct outbox *o, struct buf *ret) {

@@ -16,6 +16,7 @@ struct outbox {
         struct buf frames;
         int wake; /* eventfd: readable when there is something */
         bool failed;
+        bool held, owed; /* no waking now; once it may be */
 };
 
 int outbox_init(struct outbox *o);
@@ -26,5 +27,12 @@ void outbox_push(struct outbox *o, struct buf *b);
 void outbox_fail(struct outbox *o);
 /* Wakes the control thread without a message. */
 void outbox_poke(struct outbox *o);
+/*
+ * Between the two the control thread is not woken, and once at the end if there
+ * is reason to: a wake-up costs the thread that makes it more than the message
+ * does. For the one thread that says much at once, and for microseconds.
+ */
+void outbox_hold(struct outbox *o);
+void outbox_release(struct outbox *o);
 /* Moves everything to *ret (empty before); false if a message was lost. */
 bool outbox_take(struct outbox *o, struct buf *ret);

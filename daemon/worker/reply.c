@@ -182,7 +182,7 @@ static void fill_tops(struct tops *t, const struct task *task, const struct eng_
 
 void reply_tokens(struct task *t, const struct eng_result *res, size_t n) {
         const struct wire_generate *g = t->msg.body;
-        _cleanup_(buf_free) struct buf b = {}, frame = {};
+        struct buf *frame = &t->worker->event, *b = &t->worker->frame;
         struct wire_tokens msg;
         struct tops tops;
         struct wk_out out;
@@ -209,14 +209,16 @@ void reply_tokens(struct task *t, const struct eng_result *res, size_t n) {
                 msg.top = &tops.item;
                 msg.n_top = 1;
         }
-        r = wire_encode_tokens(&frame, t->msg.id, &msg, NULL);
+        buf_clear(frame);
+        buf_clear(b);
+        r = wire_encode_tokens(frame, t->msg.id, &msg, NULL);
         if (r == 0) {
-                out.frame = frame.data + LENGTH;
-                out.n_frame = frame.len - LENGTH;
-                r = wk_encode_out(&b, t->id, &out, NULL);
+                out.frame = frame->data + LENGTH;
+                out.n_frame = frame->len - LENGTH;
+                r = wk_encode_out(b, t->id, &out, NULL);
         }
         if (r == 0)
-                outbox_push(&t->worker->out, &b);
+                outbox_push(&t->worker->out, b);
         else
                 outbox_fail(&t->worker->out); /* a token that its client misses: a replay sends it */
         buf_consume(&t->held, n);

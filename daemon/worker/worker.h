@@ -116,6 +116,7 @@ struct worker {
 
         atomic_uint_least64_t steps, rows;
         atomic_bool busy;        /* a step could be made */
+        struct buf event, frame; /* engine thread: messages in the making, their memory kept from token to token */
         bool ahead;              /* steps are begun ahead even where it doesn't pay */
 
         /* control thread */

@@ -18,7 +18,7 @@ struct bench {
         eng_seq *seq;    /* [batch] */
         struct eng_item *items;
         struct eng_result *res;
-        double cpu;      /* seconds of this thread in decoding, over so many steps */
+        double begin, finish; /* seconds of this thread's CPU time in the two halves of decoding's steps, over so many */
         uint64_t steps;
 };
 
@@ -80,6 +80,15 @@ static double cpu_seconds(void) {
         return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+/* What asking costs: it is as much as a step's own work. */
+static double cpu_clock_cost(void) {
+        double t = cpu_seconds();
+
+        for (int i = 0; i < 999; i++)
+                (void)cpu_seconds();
+        return (cpu_seconds() - t) / 1000;
+}
+
 /*
  * Tokens are fixed, so that two programs do the same work. A device that works
  * beside its host samples each row (the result isn't fed) and has its next step
@@ -88,6 +97,7 @@ static double cpu_seconds(void) {
 static int decode_step(struct bench *b, uint32_t step, uint32_t n, bool ahead) {
         static const struct eng_sampling greedy = { .repeat_penalty = 1 };
         struct h_error err = { 0 };
+        double t = cpu_seconds(), begun;
         int r = 0;
 
         if (step < b->o->decode) {
@@ -97,25 +107,26 @@ static int decode_step(struct bench *b, uint32_t step, uint32_t n, bool ahead) {
                                                          .want = ahead ? ENG_WANT_SAMPLE : ENG_WANT_LOGITS_LAST };
                 r = eng_step_begin(b->p->context, b->items, n, &err);
         }
+        begun = cpu_seconds();
+        b->begin += begun - t;
         if (r == 0 && (step > 0 || !ahead) && step < b->o->decode + ahead)
                 r = eng_step_finish(b->p->context, b->res, NULL, &err);
+        b->finish += cpu_seconds() - begun;
         return r != 0 ? probe_fail(&err, r) : 0;
 }
 
 static int time_decode(struct bench *b, double *ret) {
         bool ahead = eng_context_ahead(b->p->context);
         uint32_t n = b->o->batch;
-        double t0, cpu0;
+        double t0;
         int r = new_sequences(b, n);
 
         if (r == 0)
                 r = fill_depth(b, n);
         t0 = now_seconds();
-        cpu0 = cpu_seconds();
         for (uint32_t step = 0; r == 0 && step < b->o->decode + ahead; step++)
                 r = decode_step(b, step, n, ahead);
         *ret = (double)b->o->decode * n / (now_seconds() - t0);
-        b->cpu += cpu_seconds() - cpu0;
         b->steps += b->o->decode;
         drop_sequences(b, n);
         return r;
@@ -163,20 +174,22 @@ static void report(const struct bench *b, const struct eng_memory *mem, double p
         const struct options *o = b->o;
         const struct probe *p = b->p;
         const struct eng_model_info *info = eng_model_info(p->model);
-        double cpu_us = b->steps ? b->cpu * 1e6 / (double)b->steps : 0;
+        const double steps = (double)MAX(b->steps, 1u), clock = b->steps ? cpu_clock_cost() : 0;
+        const double begin_us = MAX(b->begin / steps - clock, 0.0) * 1e6, finish_us = MAX(b->finish / steps - clock, 0.0) * 1e6;
 
         if (o->json)
                 printf("{\"model\": \"%s\", \"type\": \"%s\", \"device\": \"%s\", \"prefill\": %u, \"decode\": %u, "
                        "\"depth\": %u, \"batch\": %u, \"repeat\": %u, \"prefill_tok_s\": %.2f, \"decode_tok_s\": %.2f, "
-                       "\"load_s\": %.3f, \"peak_bytes\": %llu, \"planned_bytes\": %llu, \"cpu_us_per_step\": %.2f}\n",
+                       "\"load_s\": %.3f, \"peak_bytes\": %llu, \"planned_bytes\": %llu, \"cpu_us_per_step\": %.2f, "
+                       "\"cpu_us_begin\": %.2f, \"cpu_us_finish\": %.2f}\n",
                        info->name, info->type, eng_device_describe(p->device), o->prefill, o->decode, o->depth,
                        o->batch, o->repeat, pre, dec, p->load_seconds, (unsigned long long)peak_bytes(),
-                       (unsigned long long)mem->total, cpu_us);
+                       (unsigned long long)mem->total, begin_us + finish_us, begin_us, finish_us);
         else
                 printf("%s %s, %s\nprefill %u at depth %u: %.1f tok/s\ndecode %u at depth %u, batch %u: %.1f tok/s\n"
-                       "cpu_us_per_step %.2f (this thread, mean of %llu)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
+                       "cpu_us_per_step %.2f (this thread, mean of %llu; %.2f until the step is queued, %.2f waiting for one and reading it)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
                        eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, dec,
-                       cpu_us, (unsigned long long)b->steps, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
+                       begin_us + finish_us, (unsigned long long)b->steps, begin_us, finish_us, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
                        (double)mem->graphs / 1e6);
         if (!o->json)
                 report_place(p);
