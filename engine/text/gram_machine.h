@@ -101,7 +101,8 @@ struct ch_range { uint32_t lo, hi; };
 /* CH_PART: what it may become, in up to 3 ranges; CH_WHOLE: range 0 is the code point. */
 enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
 /* What a character begun may become, in up to 3 ranges, and the bytes each takes to its end at most; 0 within none. */
-size_t ch_outcomes(uint32_t sub, struct ch_range r[3], uint32_t bytes[3]);
+#define CH_OUTCOMES 8
+size_t ch_outcomes(uint32_t sub, struct ch_range r[CH_OUTCOMES], uint32_t bytes[CH_OUTCOMES]);
 /* The same for plain UTF-8 (GBNF). */
 enum ch_result ch_utf8(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *ret_n);
 

@@ -296,6 +296,18 @@ static void finish_object(struct gs *g, struct gs_object *o) {
         }
 }
 
+/* Keys that no value may follow are like keys that are not allowed. Objects may share a list, so it is made anew. */
+static void drop_classes(struct gs *g, struct gs_object *o) {
+        struct gs_class *cls = o->n_cls ? t_array(g->c, o->n_cls, sizeof(*cls)) : NULL;
+        size_t n = 0;
+
+        for (size_t i = 0; i < o->n_cls; i++)
+                if (g->node[o->cls[i].node]->nonempty)
+                        cls[n++] = o->cls[i];
+        o->cls = cls;
+        o->n_cls = n;
+}
+
 void gs_prune(struct gs *g) {
         bool again = true;
 
@@ -321,6 +333,8 @@ void gs_prune(struct gs *g) {
                                 continue;
                         for (size_t q = 0; q < a->obj[k]->n_prop; q++)
                                 a->obj[k]->prop[q].never = !g->node[a->obj[k]->prop[q].node]->nonempty;
+                        if (!a->obj[k]->keys)
+                                drop_classes(g, a->obj[k]);
                         finish_object(g, a->obj[k]);
                         obj[n_obj++] = a->obj[k];
                 }

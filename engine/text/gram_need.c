@@ -338,8 +338,8 @@ static uint32_t object_rest(const struct gm *m, const struct gm_node *x) {
 
 /* Within a character: its shortest end, and on from where it leads. */
 static uint32_t within_char(uint32_t sub, const struct dfa_state *s, uint32_t (*rest)(void *ud, uint32_t to), void *ud) {
-        uint32_t best = NEED_FAR, bytes[3];
-        struct ch_range r[3];
+        uint32_t best = NEED_FAR, bytes[CH_OUTCOMES];
+        struct ch_range r[CH_OUTCOMES];
         size_t n = ch_outcomes(sub, r, bytes);
 
         for (uint32_t k = 0; k < s->n_edge; k++) {
@@ -372,8 +372,8 @@ static uint32_t after_string_char(void *ud, uint32_t to) {
 
 static uint32_t within_string(const struct gm *m, const struct gm_node *x) {
         const struct gs_string *s = x->ptr;
-        struct ch_range r[3];
-        uint32_t bytes[3] = { 0 };
+        struct ch_range r[CH_OUTCOMES];
+        uint32_t bytes[CH_OUTCOMES] = { 0 };
 
         if (s->hashed && x->sub == 0 && gm_item_used(m, x))
                 return gn_add(s->dfa->any && x->data < s->min ? (uint32_t)MIN(s->min - x->data, (size_t)NEED_FAR) : 0, 3);
@@ -387,8 +387,8 @@ static uint32_t within_string(const struct gm *m, const struct gm_node *x) {
 
 static uint32_t within_rule(const struct gm *m, const struct gm_node *x) {
         const struct nfa *a = &m->g->nfa;
-        uint32_t best = NEED_FAR, bytes[3];
-        struct ch_range r[3];
+        uint32_t best = NEED_FAR, bytes[CH_OUTCOMES];
+        struct ch_range r[CH_OUTCOMES];
         size_t n = ch_outcomes(x->sub, r, bytes);
 
         if (x->sub == 0)

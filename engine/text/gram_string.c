@@ -155,7 +155,9 @@ enum ch_result ch_json(uint32_t *sub, uint8_t b, struct ch_range r[3], size_t *r
         }
 }
 
-size_t ch_outcomes(uint32_t sub, struct ch_range r[3], uint32_t bytes[3]) {
+size_t ch_outcomes(uint32_t sub, struct ch_range r[CH_OUTCOMES], uint32_t bytes[CH_OUTCOMES]) {
+        /* the short escapes: quote, solidus, reverse solidus, \b \t \n, \f \r */
+        static const struct ch_range one[] = { { '"', '"' }, { '/', '/' }, { '\\', '\\' }, { '\b', '\n' }, { '\f', '\r' } };
         uint32_t mode = sub & 7, left = (sub >> 3) & 7, bits = sub >> 8;
         size_t n = 0;
 
@@ -170,6 +172,10 @@ size_t ch_outcomes(uint32_t sub, struct ch_range r[3], uint32_t bytes[3]) {
                 n = hex_ranges(0, 4, r);
                 for (size_t i = 0; i < n; i++)
                         bytes[i] = r[i].lo >= 0x10000 ? 11 : 5;
+                for (size_t i = 0; i < ELEMENTSOF(one); i++, n++) {
+                        r[n] = one[i];
+                        bytes[n] = 1;
+                }
                 return n;
         case CH_HEX:
                 n = hex_ranges(bits, left, r);
