@@ -42,8 +42,17 @@ build=build/hearth
 if [ "$force_cpu" = yes ]; then
         cuda="-Dcuda=disabled"
         say "      for the CPU, as asked"
-else
-        cuda=$(cuda_for_card) || exit 1
+elif ! cuda=$(cuda_for_card); then
+        # The reason has been said. The CPU only if that is agreed to.
+        agreed=
+        if [ -t 0 ] && [ -t 2 ]; then
+                printf 'Build for the CPU instead? [y/N] ' >&2
+                read -r agreed || agreed=
+        fi
+        case "$agreed" in
+        [yY]*) cuda="-Dcuda=disabled" ;;
+        *) exit 1 ;;
+        esac
 fi
 stage 2 "build (in $build)"
 if [ ! -f $build/build.ninja ]; then

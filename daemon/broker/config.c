@@ -18,6 +18,8 @@ enum kind { KIND_BACKEND, KIND_SANDBOX, KIND_STRING, KIND_DIRS, KIND_LEVEL, KIND
 /* When a changed value takes effect: on a reload, for models loaded from then on, or when the daemon starts anew. */
 enum when { WHEN_RELOAD, WHEN_LOAD, WHEN_RESTART };
 
+static const char *const backends[] = { [BACKEND_AUTO] = "auto", [BACKEND_CPU] = "cpu", [BACKEND_CUDA] = "cuda" };
+
 const char *const config_rests[] = { "auto", "host", "device", NULL };
 
 struct row {
@@ -199,10 +201,12 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                 return 0;
         }
         case KIND_BACKEND:
-                if (strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
-                        return h_error_set(l->err, HEARTH_E_bad_request, "%s is cpu or cuda, not \"%s\"", row->key, value);
-                *(bool *)p = strcmp(value, "cuda") == 0;
-                return 0;
+                for (size_t i = 0; i < ELEMENTSOF(backends); i++)
+                        if (strcmp(value, backends[i]) == 0) {
+                                *(enum config_backend *)p = (enum config_backend)i;
+                                return 0;
+                        }
+                return h_error_set(l->err, HEARTH_E_bad_request, "%s is auto, cpu or cuda, not \"%s\"", row->key, value);
         case KIND_SANDBOX:
                 return sandbox_wish_parse(value, (enum sandbox_wish *)p)
                                ? 0
@@ -317,7 +321,7 @@ static void show(const struct row *row, const void *base, char *ret, size_t n) {
                 snprintf(ret, n, "%s", *(char *const *)p ? *(char *const *)p : "");
                 break;
         case KIND_BACKEND:
-                snprintf(ret, n, "%s", *(const bool *)p ? "cuda" : "cpu");
+                snprintf(ret, n, "%s", backends[*(const enum config_backend *)p]);
                 break;
         case KIND_SANDBOX:
                 snprintf(ret, n, "%s", sandbox_wish_name(*(const enum sandbox_wish *)p));
@@ -370,7 +374,8 @@ static void swap(const struct row *row, void *a, void *b) {
         case KIND_LEVEL: n = sizeof(enum log_level); break;
         case KIND_BYTES: case KIND_TIME: n = sizeof(uint64_t); break;
         case KIND_U32: case KIND_REST: n = sizeof(uint32_t); break;
-        case KIND_BACKEND: case KIND_BOOL: n = sizeof(bool); break;
+        case KIND_BACKEND: n = sizeof(enum config_backend); break;
+        case KIND_BOOL: n = sizeof(bool); break;
         case KIND_SANDBOX: n = sizeof(enum sandbox_wish); break;
         case KIND_WHO: n = sizeof(struct access_rule); break;
         }

@@ -16,6 +16,8 @@
 #define CONFIG_MAX_DIRS 16
 
 /* Load profile and policy of one model; the [model NAME] section overrides [models]. */
+enum config_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
+
 struct config_model {
         char *name;             /* NULL: the default for all */
         uint32_t context;       /* positions per sequence; 0: the smaller of trained and 4096 */
@@ -46,7 +48,8 @@ struct config {
         enum log_level log_level;
 
         uint64_t host_budget;   /* bytes of the model cache and of contexts in host memory; 0: derived */
-        bool cuda;              /* models live on the GPU; else on the CPU. Never changed silently */
+        enum config_backend backend;
+        bool cuda;              /* models live on the GPU; else on the CPU. Follows from backend once, at the start (card_wanted()); never changed silently */
         uint64_t vram_budget;   /* bytes of device memory; 0: what it has */
         enum sandbox_wish sandbox; /* of the processes that see models and requests */
         uint32_t threads;       /* worker's compute threads; 0: one per allowed core */

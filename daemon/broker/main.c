@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/latency.h"
 #include "daemon/broker/accept.h"
+#include "daemon/broker/card.h"
 #include "daemon/broker/files.h"
 #include "daemon/broker/model.h"
 #include "daemon/broker/options.h"
@@ -26,6 +27,13 @@
 #include "daemon/broker/session.h"
 #include "daemon/broker/store.h"
 #include "ipc/sockpath.h"
+
+/* Set by the build: whether the worker beside this has a CUDA backend. */
+#ifdef HEARTH_HAVE_CUDA
+#define CAN_CUDA true
+#else
+#define CAN_CUDA false
+#endif
 
 /* ---- the loop ---- */
 
@@ -213,6 +221,7 @@ int main(int argc, char **argv) {
         r = options_load(&o, &s.config, &err);
         if (r == 0)
                 s.log.level = s.config.log_level;
+        s.config.cuda = card_wanted(s.config.backend, CAN_CUDA, "");
         list_init(&s.sessions);
         list_init(&s.requests);
         list_init(&s.models);
@@ -248,8 +257,8 @@ int main(int argc, char **argv) {
         }
         setup_loop(&s);
         s.started_ms = server_now(&s);
-        log_info(&s.log, "serving on %s, host memory budget %llu bytes, worker %s", s.listener.path ? s.listener.path : "(activated)",
-                 (unsigned long long)s.ledger.budget, s.config.worker);
+        log_info(&s.log, "serving on %s, host memory budget %llu bytes, worker %s, computing on the %s", s.listener.path ? s.listener.path : "(activated)",
+                 (unsigned long long)s.ledger.budget, s.config.worker, s.config.cuda ? "GPU" : "CPU");
         sd_notifyf(0, "READY=1\nSTATUS=Serving on %s", s.listener.path ? s.listener.path : "the activated socket");
         thread_wake_soon();
         uv_run(&s.loop, UV_RUN_DEFAULT);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "daemon/broker/cache.h"
+#include "daemon/broker/card.h"
 #include "daemon/broker/config.h"
 #include "daemon/broker/files.h"
 #include "daemon/broker/ledger.h"
@@ -518,12 +519,53 @@ static void test_apply(void **state) {
         config_done(&a);
 }
 
+/* "auto" asks what is in the machine, in each way that it shows; cpu and cuda do not ask. */
+static void test_card(void **state) {
+        static const struct { const char *at, *file, *text; } signs[] = {
+                { "dev", "nvidiactl", "" }, { "dev", "nvidia0", "" }, { "proc/driver/nvidia", "version", "NVRM version: x\n" },
+        };
+        char *d, at[160], cmd[400];
+
+        for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++) {
+                d = dir();
+                assert_false(card_present(d));
+                snprintf(at, sizeof(at), "%s/%s", d, signs[i].at);
+                snprintf(cmd, sizeof(cmd), "mkdir -p %s", at);
+                assert_int_equal(system(cmd), 0);
+                assert_false(card_present(d));
+                put(at, signs[i].file, signs[i].text);
+                assert_true(card_present(d));
+                erase(d);
+        }
+        d = dir();
+        snprintf(at, sizeof(at), "%s/sys/bus/pci/devices/0000:01:00.0", d);
+        snprintf(cmd, sizeof(cmd), "mkdir -p %s", at);
+        assert_int_equal(system(cmd), 0);
+        put(at, "vendor", "0x8086\n");
+        put(at, "class", "0x030000\n");
+        assert_false(card_present(d)); /* another maker's */
+        put(at, "vendor", "0x10de\n");
+        put(at, "class", "0x0c0330\n");
+        assert_false(card_present(d)); /* its USB controller */
+        put(at, "class", "0x030200\n");
+        assert_true(card_present(d));
+        assert_true(card_wanted(BACKEND_AUTO, true, d));
+        assert_false(card_wanted(BACKEND_AUTO, false, d)); /* a build for the CPU was asked for */
+        assert_false(card_wanted(BACKEND_CPU, true, d));
+        erase(d);
+        d = dir();
+        assert_false(card_wanted(BACKEND_AUTO, true, d));
+        assert_true(card_wanted(BACKEND_CUDA, true, d)); /* then it is an error that it is not there */
+        assert_true(card_wanted(BACKEND_CUDA, false, d));
+        erase(d);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
                 cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_cache_keeps), cmocka_unit_test(test_quotas), cmocka_unit_test(test_files_share),
-                cmocka_unit_test(test_access), cmocka_unit_test(test_apply),
+                cmocka_unit_test(test_access), cmocka_unit_test(test_card), cmocka_unit_test(test_apply),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

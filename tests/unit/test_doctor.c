@@ -86,6 +86,18 @@ static void test_gpu(void **state) {
         doctor_gpu(&x->d);
         expect(x, "+ gpu: none here");
         quiet(x);
+        put(x, "/sys/bus/pci/devices/0000:01:00.0/vendor", "0x8086\n");
+        put(x, "/sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n");
+        put(x, "/sys/bus/pci/devices/0000:02:00.1/vendor", "0x10de\n");
+        put(x, "/sys/bus/pci/devices/0000:02:00.1/class", "0x040300\n"); /* a card's sound */
+        doctor_gpu(&x->d);
+        expect(x, "+ gpu: none here");
+        quiet(x);
+        put(x, "/sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");
+        put(x, "/sys/bus/pci/devices/0000:02:00.0/class", "0x030000\n");
+        doctor_gpu(&x->d);
+        expect(x, "! gpu: an NVIDIA card is there (PCI 0000:02:00.0), but no driver is loaded | fix: install");
+        quiet(x);
         put(x, "/dev/nvidia0", "");
         doctor_gpu(&x->d);
         expect(x, "! gpu: /dev/nvidia0 is there, but no driver is loaded | fix: sudo modprobe");
