@@ -7,6 +7,7 @@ give, where llama.cpp rounds (its GELU is a table of halves), hard-codes or leav
     nomic     arXiv:2402.01613: rotary positions, SwiGLU
     gemma3    arXiv:2503.19786, for texts of which llama.cpp's scores would take too long
     glm4moe   arXiv:2508.06471: the multi-token-prediction layer on top of a trunk of plain layers
+    qwen35    arXiv:2412.06464 (gated delta net) and gated attention, with the multi-token-prediction layer
 
 A model is a dict of float64 arrays by GGUF name (matrices [out, in]) and the builder's numbers.
 """
@@ -192,7 +193,7 @@ class Layer:
         self.w, self.i = w, i
 
     def __call__(self, name, kind="weight"):
-        return self.w["blk.%d.%s.%s" % (self.i, name, kind)]
+        return self.w["blk.%d.%s" % (self.i, name) + (".%s" % kind if kind else "")]
 
     def has(self, name):
         return "blk.%d.%s.weight" % (self.i, name) in self.w
@@ -210,6 +211,79 @@ def glm4moe_mtp(c, w, ids):
     both = np.hstack([rms(w["token_embd.weight"][ids], t("nextn.enorm"), eps), rms(before, t("nextn.hnorm"), eps)])
     y = rms(glm_layer(c, t, both @ t("nextn.eh_proj").T), t("nextn.shared_head_norm"), eps)
     return h @ w["output.weight"].T, y @ w["output.weight"].T
+
+
+# ---- qwen35 -----------------------------------------------------------------
+
+def delta_net(c, t, a):
+    """Gated delta net, token by token. a [n, E]; V head h has K head h % n_k."""
+    n, S, nk, nv, K = len(a), c["ssm_state"], c["ssm_k_heads"], c["ssm_v_heads"], c["conv"]
+    x = np.vstack([np.zeros((K - 1, (2 * nk + nv) * S)), a @ t("attn_qkv").T])
+    w = t("ssm_conv1d")  # [channels, taps], the last on the current token
+    x = silu(sum(x[j:j + n] * w[:, j] for j in range(K)))
+    q, k, v = x[:, :nk * S].reshape(n, nk, S), x[:, nk * S:2 * nk * S].reshape(n, nk, S), x[:, 2 * nk * S:].reshape(n, nv, S)
+    q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + c.get("eps", 1e-6)) for y in (q, k))
+    pick = np.arange(nv) % nk
+    q, k = q[:, pick] / math.sqrt(S), k[:, pick]
+    beta = sigmoid(a @ t("ssm_beta").T)
+    decay = np.exp(t("ssm_a", None).reshape(-1) * np.logaddexp(0, a @ t("ssm_alpha").T + t("ssm_dt", "bias").reshape(-1)))
+    state, out = np.zeros((nv, S, S)), np.zeros((n, nv, S))
+    for i in range(n):
+        state = state * decay[i][:, None, None]
+        change = (v[i] - np.einsum("hkv,hk->hv", state, k[i])) * beta[i][:, None]
+        state = state + k[i][:, :, None] * change[:, None, :]
+        out[i] = np.einsum("hkv,hk->hv", state, q[i])
+    z = (a @ t("attn_gate").T).reshape(n, nv, S)
+    return (rms(out, t("ssm_norm"), c.get("eps", 1e-6)) * silu(z)).reshape(n, -1) @ t("ssm_out").T
+
+
+def gated_attention(c, t, a):
+    n, H, KV, hd, eps = len(a), c["n_head"], c["n_kv"], c["hd"], c.get("eps", 1e-6)
+    both = (a @ t("attn_q").T).reshape(n, H, 2 * hd)
+    q, gate = rms(both[..., :hd], t("attn_q_norm"), eps), both[..., hd:]
+    k = rms((a @ t("attn_k").T).reshape(n, KV, hd), t("attn_k_norm"), eps)
+    v = (a @ t("attn_v").T).reshape(n, KV, hd)
+    o = attend(rope(q, c["rope_base"], c["n_rot"]), rope(k, c["rope_base"], c["n_rot"]), v, 1 / math.sqrt(hd))
+    return o * sigmoid(gate.reshape(n, -1)) @ t("attn_output").T
+
+
+def qwen35_ffn(c, t, f):
+    def swiglu(y, gate, up, down):
+        return (silu(y @ gate.T) * (y @ up.T)) @ down.T
+
+    if not t.has("ffn_gate_inp"):
+        return swiglu(f, t("ffn_gate"), t("ffn_up"), t("ffn_down"))
+    y = swiglu(f, t("ffn_gate_shexp"), t("ffn_up_shexp"), t("ffn_down_shexp"))
+    y = y * sigmoid(f @ t("ffn_gate_inp_shexp").reshape(-1, 1))
+    p = softmax(f @ t("ffn_gate_inp").T)
+    for r in range(len(f)):
+        best = np.argsort(-p[r], kind="stable")[:c["n_used"]]
+        for e in best:
+            y[r] += p[r][e] / p[r][best].sum() * swiglu(f[r], t("ffn_gate_exps")[e], t("ffn_up_exps")[e], t("ffn_down_exps")[e])
+    return y
+
+
+def qwen35(c, w, ids):
+    """(the trunk's logits, the MTP layer's), dense or with experts; tables and heads of the MTP layer's own where it has them."""
+    eps, L = c.get("eps", 1e-6), c["n_layer"]
+
+    def layer(i, x, full):
+        t = Layer(w, i)
+        a = rms(x, t("attn_norm"), eps)
+        x = x + (gated_attention if full else delta_net)(c, t, a)
+        return x + qwen35_ffn(c, t, rms(x, t("post_attention_norm"), eps))
+
+    x = w["token_embd.weight"][ids]
+    for i in range(L):
+        x = layer(i, x, (i + 1) % c["interval"] == 0)
+    h = rms(x, w["output_norm.weight"], eps)
+    head = w.get("output.weight", w["token_embd.weight"])
+    t = Layer(w, L)
+    own = lambda name, other: t("nextn." + name) if t.has("nextn." + name) else other
+    before = np.vstack([np.zeros((1, c["n_embd"])), h[:-1]])
+    token = own("embed_tokens", w["token_embd.weight"])[ids]
+    y = layer(L, np.hstack([rms(token, t("nextn.enorm"), eps), rms(before, t("nextn.hnorm"), eps)]) @ t("nextn.eh_proj").T, True)
+    return h @ head.T, rms(y, own("shared_head_norm", w["output_norm.weight"]), eps) @ own("shared_head_head", head).T
 
 
 # ---- gemma3, long texts -----------------------------------------------------

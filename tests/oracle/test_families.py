@@ -87,6 +87,23 @@ class Checker:
         self.near(name + " generated", *self.run("logits", model, ids, "--positions", "all", "--prompt", "40"), want)
         self.near(name + " scalar", *self.run("logits", model, ids, "--positions", "all", "--variant", "scalar"), want)
 
+    def qwen35(self, what, preset, changes, keep=(), add=()):
+        """Trunk and MTP layer of another shape against the float64 pass; 'keep' of the MTP layer's own parts, 'add' some."""
+        g = tiny(preset, **changes)
+        c, ids, E, V = dict(M.PRESETS[preset], **changes), np.array(tokens(60)), changes.get("n_embd", 64), 320
+        for name in ("shared_head_norm",):
+            if name not in keep:
+                without(g, "blk.%d.nextn.%s.weight" % (c["n_layer"], name))
+        for name in add:
+            full = "blk.%d.nextn.%s.weight" % (c["n_layer"], name)
+            g.tensor(full, [E, V], 0, (0.3 * M.noise(3, full, E * V)).astype(np.float32).tobytes())
+        model = os.path.join(self.tmp, "qwen35.gguf")
+        g.write(model)
+        want, mtp = R.qwen35(c, R.weights(g), ids)
+        self.near(what, *self.run("logits", model, ids, "--positions", "all", "--chunk", "17"), want)
+        self.near(what + ", mtp", *self.run("mtp", model, ids), mtp)
+        self.near(what + ", mtp, chunks", *self.run("mtp", model, ids, "--chunk", "7"), mtp)
+
     def encoder(self, name):
         """Each kind of pooling, as it is and normalized."""
         model = os.path.join(self.tmp, name + ".gguf")
@@ -221,6 +238,13 @@ def main():
             c.decoder(name)
         for name in ("bert", "nomic-bert"):
             c.encoder(name)
+        norm = ("shared_head_norm",)
+        c.qwen35("qwen35, K heads 3 of 6", "qwen35", dict(n_layer=5, interval=3, ssm_k_heads=3, ssm_v_heads=6, ssm_state=32, conv=3), norm)
+        c.qwen35("qwen35, MTP with its own table and head", "qwen35", dict(n_layer=2, interval=2, tied=False), norm,
+                 ("embed_tokens", "shared_head_head"))
+        c.qwen35("qwen35, MTP with the trunk's norm", "qwen35", dict(n_layer=3, interval=2, n_head=6, n_kv=3, n_embd=96))
+        c.qwen35("qwen35moe", "qwen35moe", dict(n_layer=4, interval=2, ssm_k_heads=1, ssm_v_heads=3, n_expert=5, n_used=2), norm,
+                 ("shared_head_head",))
         left_out(c)
         refusals(c)
     print("%d failed" % c.failed)
