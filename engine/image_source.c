@@ -190,6 +190,31 @@ static int other_parts(struct image_source *s, const struct split *first, struct
         return 0;
 }
 
+/* The parts don't add up: one that has what an earlier one has is of another model or of another cut of this one. */
+static int wrong_count(const struct image_source *s, uint32_t expected, struct h_error *err) {
+        for (uint32_t i = 1; i < s->n_parts; i++)
+                for (size_t j = 0; j < s->part[i].g->n_tensors; j++) {
+                        const struct gguf_str *name = &s->part[i].g->tensors[j].name;
+                        char text[IMAGE_NAME];
+
+                        if (name->n >= sizeof(text))
+                                continue;
+                        memcpy(text, name->p, name->n);
+                        text[name->n] = 0;
+                        for (uint32_t k = 0; k < i; k++)
+                                if (gguf_find_tensor(s->part[k].g, text)) {
+                                        h_error_counts(err, HEARTH_E_model_invalid, expected, s->n_tensors,
+                                                       "foreign part, or part %u is: both hold tensor %s; the parts hold %llu tensors, "
+                                                       "key split.tensors.count says %u", k + 1, text,
+                                                       (unsigned long long)s->n_tensors, expected);
+                                        return prefix(s, i, err);
+                                }
+                }
+        return h_error_counts(err, HEARTH_E_model_invalid, expected, s->n_tensors,
+                              "%s: its %u parts hold %llu tensors, key split.tensors.count says %u",
+                              source_name(s), s->n_parts, (unsigned long long)s->n_tensors, expected);
+}
+
 static int open_all(struct image_source *s, struct h_error *err) {
         struct image_part *parts;
         struct split first;
@@ -229,9 +254,7 @@ static int open_all(struct image_source *s, struct h_error *err) {
                 s->n_tensors += s->part[i].g->n_tensors;
         }
         if (s->n_parts > 1 && s->n_tensors != first.tensors)
-                return h_error_counts(err, HEARTH_E_model_invalid, first.tensors, s->n_tensors,
-                                      "%s: its %u parts hold %llu tensors, key split.tensors.count says %u",
-                                      source_name(s), s->n_parts, (unsigned long long)s->n_tensors, first.tensors);
+                return wrong_count(s, first.tensors, err);
         return 0;
 }
 

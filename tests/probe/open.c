@@ -45,7 +45,7 @@ static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, str
                 return h_error_set(err, HEARTH_E_model_invalid,
                                    "%s is part 1 of %u, but its name has no \"-00001-of-\"", first, n_parts);
         snprintf(path, sizeof(path), "%.*s-%05u-of-%s", (int)(mark - first), first, part + 1, mark + 10);
-        fd = open(path, O_RDONLY | O_CLOEXEC);
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0)
                 return h_error_set(err, HEARTH_E_model_not_found, "part %u of %u: %s: %s", part + 1, n_parts, path,
                                    strerror(errno));
@@ -88,7 +88,7 @@ static int fill(const struct options *o, struct probe *p, struct h_error *err) {
 
         if (strncmp(o->model, "synth:", strlen("synth:")) == 0)
                 return fill_synth(o, p, err);
-        fd = open(o->model, O_RDONLY | O_CLOEXEC);
+        fd = open(o->model, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0)
                 return h_error_set(err, HEARTH_E_model_not_found, "%s: %s", o->model, strerror(errno));
         src.fds = &fd;
@@ -143,7 +143,7 @@ int probe_open_text(const struct options *o, struct probe *p, const struct tok *
                 fprintf(stderr, "hearth-probe: --model is missing\n");
                 return 64;
         }
-        fd = open(o->model, O_RDONLY | O_CLOEXEC);
+        fd = open(o->model, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0)
                 return probe_fail(NULL, -errno);
         src.fds = &fd;

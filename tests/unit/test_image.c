@@ -351,6 +351,9 @@ static void test_split(void **state) {
         model(&bad[1], 2, 1, 3);
         split_fails(bad, 3, HEARTH_E_model_invalid, "split.tensors.count says 5");
         buf_free(&bad[1]);
+        model(&bad[1], 2 + 4 + 8, 1, 3); /* cut elsewhere: more tensors than there are */
+        split_fails(bad, 3, HEARTH_E_model_invalid, "(part 3 of 3): foreign part, or part 2 is: both hold tensor");
+        buf_free(&bad[1]);
         for (size_t i = 0; i < 3; i++) {
                 close(fds[i]);
                 buf_free(&p[i]);
