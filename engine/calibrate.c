@@ -5,7 +5,7 @@
  * prompt rows against one. The best of several rounds counts: what disturbs a
  * round only ever makes it slower.
  */
-#include "engine/calibrate.h"
+#include "engine/calibrate_int.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -18,45 +18,24 @@
 #include "engine/device.h"
 #include "kernels/measure.h"
 
-#define MAX_COPIES 64u
 #define DIFFERENT_BLOCKS 251u /* prime: rows begin with different ones */
 #define CHECKED_ROWS 16u
 #define LIMIT 2e-2 /* of the error's norm: int8 activations are about 0.5e-2 off */
 
 static const uint32_t batches[] = { 1, 8, 32 };
 
-struct shape {
-        uint32_t rows, cols, prompt;
-        size_t memory;                  /* bytes of weights to go through */
-        double seconds;                 /* of a figure */
-};
-
-struct calibration {
-        struct k_dev *k;
-        const struct k_ops *ops;
-        const struct eng_calibrate *o;
-        struct profile *p;
-        struct h_error *err;
-        bool cuda;
-        struct shape s;
-        uint32_t max_batch;
-        float *x, *y, *host_x, *host_y;
-        void *xq;
-        char what[48];
-};
-
-static double now(void) {
+double calibrate_now(void) {
         struct timespec ts;
         clock_gettime(CLOCK_MONOTONIC, &ts);
         return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-static void tell(const struct calibration *c, const char *what) {
+void calibrate_tell(const struct calibration *c, const char *what) {
         if (c->o->progress)
                 c->o->progress(c->o->ud, what);
 }
 
-static int device_failed(const struct calibration *c, int r, const char *what) {
+int calibrate_failed(const struct calibration *c, int r, const char *what) {
         return h_error_set(c->err, r == -ENOMEM ? HEARTH_E_no_memory : r == -EIO ? HEARTH_E_device_lost : HEARTH_E_internal, "measuring %s: %s", what,
                            r == -EIO ? c->ops->last_error(c->k) : strerror(-r));
 }
@@ -115,13 +94,13 @@ static int read_with(const uint64_t *mem, size_t words, uint32_t threads, double
                 made += e == 0;
         }
         pthread_mutex_lock(&gate.lock);
-        t = now();
+        t = calibrate_now();
         gate.state = e == 0 ? GATE_GO : GATE_LEAVE;
         pthread_cond_broadcast(&gate.moved);
         pthread_mutex_unlock(&gate.lock);
         for (uint32_t i = 0; i < made; i++)
                 pthread_join(r[i].thread, NULL);
-        t = now() - t;
+        t = calibrate_now() - t;
         if (e < 0)
                 return e;
         *ret_rate = (double)(each * threads) * sizeof(uint64_t) * READ_ROUNDS / MAX(t, 1e-9);
@@ -136,10 +115,10 @@ static int measure_host(struct calibration *c) {
         int r = 0;
 
         if (!mem)
-                return device_failed(c, -ENOMEM, "the host's memory");
+                return calibrate_failed(c, -ENOMEM, "the host's memory");
         memset(mem, 1, bytes);
         cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-        tell(c, "host memory");
+        calibrate_tell(c, "host memory");
         while (r == 0 && c->p->n_cpu < PROFILE_MAX_CPU) {
                 struct profile_cpu *pc = &c->p->cpu[c->p->n_cpu];
 
@@ -156,7 +135,7 @@ static int measure_host(struct calibration *c) {
         }
         free(mem);
         if (r < 0)
-                return device_failed(c, r, "the host's memory");
+                return calibrate_failed(c, r, "the host's memory");
         for (uint32_t i = 0; !c->cuda && i < c->p->n_cpu; i++)
                 c->p->memory_read = c->p->cpu[i].bytes_s > c->p->memory_read ? c->p->cpu[i].bytes_s : c->p->memory_read;
         return 0;
@@ -175,17 +154,17 @@ static int measure_copies(struct calibration *c, void *dev, void *host, size_t b
         int r = 0;
 
         for (int i = 0; r >= 0 && i < (c->o->quick ? 2 : 6); i++) {
-                t = now();
+                t = calibrate_now();
                 r = c->ops->load(c->k, dev, host, bytes);
                 if (r >= 0)
                         r = c->ops->load_wait(c->k);
                 if (r >= 0)
-                        keep_best(&p->upload, bytes, now() - t);
-                t = now();
+                        keep_best(&p->upload, bytes, calibrate_now() - t);
+                t = calibrate_now();
                 if (r >= 0)
                         r = c->ops->download(c->k, host, dev, bytes);
                 if (r >= 0)
-                        keep_best(&p->download, bytes, now() - t);
+                        keep_best(&p->download, bytes, calibrate_now() - t);
                 if (r >= 0)
                         r = k_cuda_read_time(c->k, host, bytes, &t);
                 if (r >= 0)
@@ -200,7 +179,7 @@ static int measure_card(struct calibration *c) {
         double t = 0;
         int r = dev && host ? 0 : -ENOMEM;
 
-        tell(c, "the card's memory");
+        calibrate_tell(c, "the card's memory");
         if (r == 0)
                 memset(host, 1, host_bytes);
         if (r == 0)
@@ -220,7 +199,7 @@ static int measure_card(struct calibration *c) {
         c->ops->mem_free(c->k, dev);
         if (host)
                 c->ops->host_free(c->k, host);
-        return r < 0 ? device_failed(c, r, "the card's memory") : 0;
+        return r < 0 ? calibrate_failed(c, r, "the card's memory") : 0;
 }
 
 /* ---- products ---- */
@@ -248,10 +227,9 @@ static void random_weights(enum k_type t, size_t n_blocks, uint8_t *dst) {
         }
 }
 
-/* A step of n rows with each of the first n_w matrices. */
-static int step(struct calibration *c, const struct k_weight *w, uint32_t n_w, uint32_t n, bool prompt) {
+int calibrate_step(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt) {
         struct k_batch b = { .n = n, .n_d = prompt ? 0 : n, .n_seq = 1 };
-        struct k_act x = { .f = c->x, .q = c->xq, .cols = c->s.cols };
+        struct k_act x = { .f = c->x, .q = c->xq, .cols = m->cols };
         int r = c->ops->batch_begin(c->k, &b), e;
 
         if (r < 0)
@@ -259,9 +237,9 @@ static int step(struct calibration *c, const struct k_weight *w, uint32_t n_w, u
         for (uint32_t i = 0; r >= 0 && i < n_w; i++) {
                 struct k_linear_args a = { .x = &x, .n_out = 1, .n_rows = n, .n_d = b.n_d };
 
-                a.out[0].w = &w[i];
+                a.out[0].w = &m->w[i];
                 a.out[0].y = c->y;
-                a.out[0].y_stride = w[i].rows;
+                a.out[0].y_stride = m->rows;
                 r = c->ops->linear(c->k, &b, &a);
         }
         e = c->ops->batch_end(c->k, &b);
@@ -274,27 +252,27 @@ static int step(struct calibration *c, const struct k_weight *w, uint32_t n_w, u
  * The product against decoded weights in float64. Rounding is measured by the
  * terms' norm, which their sum has on average: sums that happen to cancel don't count.
  */
-static int compare(struct calibration *c, const struct k_weight *w, const uint8_t *file, size_t row_bytes, uint32_t n, bool prompt) {
-        _cleanup_(freep) float *row = h_malloc((size_t)c->s.cols * sizeof(float));
+int calibrate_compare(struct calibration *c, const struct calibrate_matrix *m, uint32_t n, bool prompt) {
+        _cleanup_(freep) float *row = h_malloc((size_t)m->cols * sizeof(float));
         double off = 0, norm = 0;
         int r;
 
         if (!row)
-                return device_failed(c, -ENOMEM, c->what);
-        r = step(c, w, 1, n, prompt);
+                return calibrate_failed(c, -ENOMEM, c->what);
+        r = calibrate_step(c, m, 1, n, prompt);
         if (r >= 0)
-                r = c->ops->download(c->k, c->host_y, c->y, (size_t)n * w->rows * sizeof(float));
+                r = c->ops->download(c->k, c->host_y, c->y, (size_t)n * m->rows * sizeof(float));
         if (r < 0)
-                return device_failed(c, r, c->what);
+                return calibrate_failed(c, r, c->what);
         for (uint32_t i = 0; i < CHECKED_ROWS; i++) {
-                uint32_t at = (uint32_t)((uint64_t)i * (w->rows - 1) / (CHECKED_ROWS - 1));
+                uint32_t at = (uint32_t)((uint64_t)i * (m->rows - 1) / (CHECKED_ROWS - 1));
 
-                k_decode(w->type, file + at * row_bytes, row, c->s.cols);
+                k_decode(m->w[0].type, m->file + at * m->row_bytes, row, m->cols);
                 for (uint32_t k = 0; k < n; k++) {
-                        double want = 0, is = c->host_y[(size_t)k * w->rows + at];
+                        double want = 0, is = c->host_y[(size_t)k * m->rows + at];
 
-                        for (uint32_t j = 0; j < c->s.cols; j++) {
-                                double v = (double)row[j] * c->host_x[(size_t)k * c->s.cols + j];
+                        for (uint32_t j = 0; j < m->cols; j++) {
+                                double v = (double)row[j] * c->host_x[(size_t)k * m->cols + j];
 
                                 want += v;
                                 norm += v * v;
@@ -308,18 +286,18 @@ static int compare(struct calibration *c, const struct k_weight *w, const uint8_
         return 0;
 }
 
-static int best(struct calibration *c, const struct k_weight *w, uint32_t n_w, uint32_t n, bool prompt, double *ret_s) {
+static int best(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt, double *ret_s) {
         /* A card's step is recorded by the first runs and replayed by the later ones. */
         const uint32_t warm = c->cuda ? 3 : 1;
-        double least = INFINITY, end = now() + c->s.seconds;
+        double least = INFINITY, end = calibrate_now() + c->s.seconds;
 
-        for (uint32_t i = 0; i < warm + 2 || now() < end; i++) {
-                double t = now();
-                int r = step(c, w, n_w, n, prompt);
+        for (uint32_t i = 0; i < warm + 2 || calibrate_now() < end; i++) {
+                double t = calibrate_now();
+                int r = calibrate_step(c, m, n_w, n, prompt);
 
                 if (r < 0)
-                        return device_failed(c, r, c->what);
-                t = now() - t;
+                        return calibrate_failed(c, r, c->what);
+                t = calibrate_now() - t;
                 if (i >= warm && t < least)
                         least = t;
         }
@@ -327,64 +305,83 @@ static int best(struct calibration *c, const struct k_weight *w, uint32_t n_w, u
         return 0;
 }
 
-static int add_rate(struct calibration *c, const struct k_weight *w, size_t bytes, uint32_t n_w, uint32_t n, bool prompt) {
+static int add_rate(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt) {
         struct profile_rate *pr = &c->p->rate[c->p->n_rate];
         double s = 0;
-        int r = best(c, w, n_w, n, prompt, &s);
+        int r = best(c, m, n_w, n, prompt, &s);
 
         if (r < 0)
                 return r;
-        *pr = (struct profile_rate){ .type = w->type, .prompt = prompt, .batch = n, .rows = w->rows, .cols = w->cols, .bytes_s = (double)bytes / s,
-                                     .flop_s = 2.0 * w->rows * w->cols * n / s };
+        *pr = (struct profile_rate){ .type = m->w[0].type, .prompt = prompt, .batch = n, .rows = m->rows, .cols = m->cols,
+                                     .bytes_s = (double)m->bytes / s, .flop_s = 2.0 * m->rows * m->cols * n / s };
         c->p->n_rate++;
         return 0;
 }
 
-static int measure_all(struct calibration *c, const struct k_weight *w, size_t bytes, uint32_t n_w, const uint8_t *file, size_t row_bytes) {
+static int measure_all(struct calibration *c, const struct calibrate_matrix *m) {
         int r = 0;
 
         for (size_t i = 0; r == 0 && i < ELEMENTSOF(batches); i++) {
-                r = compare(c, w, file, row_bytes, batches[i], false);
+                r = calibrate_compare(c, m, batches[i], false);
                 if (r == 0)
-                        r = add_rate(c, w, bytes, n_w, batches[i], false);
+                        r = add_rate(c, m, m->copies, batches[i], false);
         }
         if (r == 0)
-                r = compare(c, w, file, row_bytes, MIN(c->s.prompt, 32u), true);
-        return r == 0 ? add_rate(c, w, bytes, 1, c->s.prompt, true) : r;
+                r = calibrate_compare(c, m, MIN(c->s.prompt, 32u), true);
+        return r == 0 ? add_rate(c, m, 1, c->s.prompt, true) : r;
+}
+
+int calibrate_matrix_new(struct calibration *c, enum k_type t, uint32_t rows, uint32_t cols, size_t memory, struct calibrate_matrix *ret) {
+        const struct k_ops *ops = c->ops;
+        enum k_layout layout = ops->layout_pick(t, rows, cols, false);
+        struct calibrate_matrix m = { .rows = rows, .cols = cols, .bytes = ops->layout_bytes(t, layout, rows, cols) };
+        size_t stride = (m.bytes + 255) & ~(size_t)255;
+        uint8_t *image = NULL;
+        int r = 0;
+
+        if (!k_type_row_bytes(t, cols, &m.row_bytes))
+                return 1;
+        m.copies = (uint32_t)MIN(memory / stride + 1, (size_t)CALIBRATE_COPIES);
+        m.file = h_malloc(m.row_bytes * rows);
+        image = h_malloc(m.bytes);
+        m.dev = ops->mem_alloc(c->k, stride * m.copies);
+        if (!m.file || !image || !m.dev)
+                r = -ENOMEM;
+        if (r == 0) {
+                random_weights(t, (size_t)rows * cols / k_type_block(t), m.file);
+                r = ops->repack(t, layout, rows, cols, m.file, image);
+        }
+        for (uint32_t i = 0; r >= 0 && i < m.copies; i++) {
+                m.w[i] = (struct k_weight){ .type = t, .layout = layout, .rows = rows, .cols = cols, .data = m.dev + i * stride };
+                r = i == 0 ? ops->upload(c->k, m.dev, image, m.bytes) : ops->copy(c->k, m.dev + i * stride, m.dev, m.bytes);
+        }
+        free(image);
+        if (r < 0) {
+                calibrate_matrix_free(c, &m);
+                return calibrate_failed(c, r, c->what);
+        }
+        *ret = m;
+        return 0;
+}
+
+void calibrate_matrix_free(struct calibration *c, struct calibrate_matrix *m) {
+        free(m->file);
+        if (m->dev)
+                c->ops->mem_free(c->k, m->dev);
+        *m = (struct calibrate_matrix){};
 }
 
 static int measure_type(struct calibration *c, enum k_type t) {
-        const struct k_ops *ops = c->ops;
-        enum k_layout layout = ops->layout_pick(t, c->s.rows, c->s.cols, false);
-        size_t row_bytes, bytes = ops->layout_bytes(t, layout, c->s.rows, c->s.cols), stride = (bytes + 255) & ~(size_t)255;
-        uint32_t copies = (uint32_t)MIN(c->s.memory / stride + 1, (size_t)MAX_COPIES);
-        struct k_weight w[MAX_COPIES];
-        uint8_t *file = NULL, *image = NULL, *dev = NULL;
-        int r = 0;
+        struct calibrate_matrix m = {};
+        int r;
 
-        if (!k_type_row_bytes(t, c->s.cols, &row_bytes))
-                return 0;
         snprintf(c->what, sizeof(c->what), "products of %s", k_type_name(t));
-        tell(c, c->what);
-        file = h_malloc(row_bytes * c->s.rows);
-        image = h_malloc(bytes);
-        dev = ops->mem_alloc(c->k, stride * copies);
-        if (!file || !image || !dev)
-                r = -ENOMEM;
-        if (r == 0) {
-                random_weights(t, (size_t)c->s.rows * c->s.cols / k_type_block(t), file);
-                r = ops->repack(t, layout, c->s.rows, c->s.cols, file, image);
-        }
-        for (uint32_t i = 0; r >= 0 && i < copies; i++) {
-                w[i] = (struct k_weight){ .type = t, .layout = layout, .rows = c->s.rows, .cols = c->s.cols, .data = dev + i * stride };
-                r = i == 0 ? ops->upload(c->k, dev, image, bytes) : ops->copy(c->k, dev + i * stride, dev, bytes);
-        }
-        r = r < 0 ? device_failed(c, r, c->what) : measure_all(c, w, bytes, copies, file, row_bytes);
-        free(file);
-        free(image);
-        if (dev)
-                ops->mem_free(c->k, dev);
-        return r;
+        calibrate_tell(c, c->what);
+        r = calibrate_matrix_new(c, t, c->s.rows, c->s.cols, c->s.memory, &m);
+        if (r == 0)
+                r = measure_all(c, &m);
+        calibrate_matrix_free(c, &m);
+        return MIN(r, 0);
 }
 
 static int measure_products(struct calibration *c) {
@@ -404,10 +401,12 @@ static int measure_products(struct calibration *c) {
                 r = c->ops->upload(c->k, c->x, c->host_x, in * sizeof(float));
         }
         if (r < 0)
-                r = device_failed(c, r, "products");
+                r = calibrate_failed(c, r, "products");
         for (unsigned t = 0; r == 0 && t < _K_TYPE_MAX; t++)
                 if (t != K_I32)
                         r = measure_type(c, (enum k_type)t);
+        if (r == 0)
+                r = calibrate_choices(c);
         free(c->host_x);
         free(c->host_y);
         c->ops->mem_free(c->k, c->x);
@@ -464,7 +463,7 @@ int eng_device_key(struct eng_device *d, struct profile_key *ret, struct h_error
 }
 
 int eng_device_calibrate(struct eng_device *d, const struct eng_calibrate *o, struct profile *ret, struct h_error *err) {
-        static const struct shape cpu = { 4096, 4096, 128, (size_t)96 << 20, 0.1 }, card = { 14336, 4096, 512, (size_t)512 << 20, 0.02 },
+        static const struct calibrate_shape cpu = { 4096, 4096, 128, (size_t)96 << 20, 0.1 }, card = { 14336, 4096, 512, (size_t)512 << 20, 0.02 },
                                   quick = { 256, 512, 16, 0, 0 };
         _cleanup_(freep) struct profile *p = h_new0(struct profile, 1);
         struct calibration c = { .k = d->k, .ops = d->k->ops, .o = o, .p = p, .err = err, .cuda = d->o.backend == ENG_CUDA };
@@ -497,6 +496,12 @@ int eng_device_use_profile(struct eng_device *d, const struct profile *p, const 
                 return r;
         if (!d->profile && !(d->profile = h_new0(struct profile, 1)))
                 return h_error_from_errno(err, -ENOMEM, "keeping the card profile");
+        r = calibrate_use_choices(d->k, p, name, err);
+        if (r < 0) {
+                free(d->profile);
+                d->profile = NULL;
+                return r;
+        }
         *d->profile = *p;
         return 0;
 }

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 #define MAX_RATE 1e18 /* what no device reaches */
 #define MAX_SECONDS 10.0
 
@@ -18,30 +20,43 @@ static json_t *rate_json(const struct profile_rate *r) {
                          "batch", (int)r->batch, "rows", (int)r->rows, "cols", (int)r->cols, "bytes_per_s", r->bytes_s, "flop_per_s", r->flop_s);
 }
 
+static json_t *choice_json(const struct profile_choice *c) {
+        return json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:f, s:f}", "family", k_tune_family_name(c->key.family), "type",
+                         k_type_name(c->key.type), "rows", (int)c->key.rows, "cols", (int)c->key.cols, "batch", (int)c->key.batch, "variant",
+                         c->variant, "left_out", c->left_out, "plain_s", c->plain_s, "chosen_s", c->chosen_s);
+}
+
 int profile_write(const struct profile *p, struct buf *out) {
         const struct profile_key *k = &p->key;
         json_t *o = json_pack("{s:i, s:b, s:s, s:s, s:s, s:s, s:s}", "version", PROFILE_VERSION, "quick", (int)p->quick, "backend", k->backend, "card", k->card, "uuid", k->uuid,
                               "driver", k->driver, "build", k->build);
-        json_t *cpu = json_array(), *rates = json_array();
+        json_t *cpu = json_array(), *rates = json_array(), *choices = json_array();
         char *text = NULL;
         int r = -ENOMEM;
 
-        if (!o || !cpu || !rates) {
+        if (!o || !cpu || !rates || !choices) {
                 json_decref(cpu);
                 json_decref(rates);
+                json_decref(choices);
                 goto out;
         }
         for (uint32_t i = 0; i < p->n_cpu; i++)
                 json_array_append_new(cpu, json_pack("{s:i, s:f}", "threads", (int)p->cpu[i].threads, "bytes_per_s", p->cpu[i].bytes_s));
         for (uint32_t i = 0; i < p->n_rate; i++)
                 json_array_append_new(rates, rate_json(&p->rate[i]));
+        for (uint32_t i = 0; i < p->n_choice; i++)
+                json_array_append_new(choices, choice_json(&p->choice[i]));
         if (set_number(o, "memory_read_bytes_per_s", p->memory_read) < 0 || set_number(o, "upload_bytes_per_s", p->upload) < 0 ||
             set_number(o, "download_bytes_per_s", p->download) < 0 || set_number(o, "host_read_bytes_per_s", p->host_read) < 0 ||
             set_number(o, "launch_s", p->launch_s) < 0)
                 goto lists;
-        r = json_array_size(cpu) == p->n_cpu && json_array_size(rates) == p->n_rate ? 0 : -ENOMEM;
+        r = json_array_size(cpu) == p->n_cpu && json_array_size(rates) == p->n_rate && json_array_size(choices) == p->n_choice ? 0 : -ENOMEM;
 lists:
-        if (json_object_set_new(o, "host_memory_read", cpu) < 0 || json_object_set_new(o, "products", rates) < 0)
+        if (json_object_set_new(o, "host_memory_read", cpu) < 0) /* each is taken, also by a failure */
+                r = -ENOMEM;
+        if (json_object_set_new(o, "products", rates) < 0)
+                r = -ENOMEM;
+        if (json_object_set_new(o, "choices", choices) < 0)
                 r = -ENOMEM;
         text = r == 0 ? json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
         r = text ? buf_puts(out, text) : -ENOMEM;
@@ -123,6 +138,40 @@ static int get_rate(const struct reader *rd, json_t *o, struct profile_rate *r) 
         return 0;
 }
 
+static int get_choice(const struct reader *rd, json_t *o, struct profile_choice *c) {
+        char family[16], type[32];
+
+        if (get_text(rd, o, "family", family, sizeof(family)) < 0 || get_text(rd, o, "type", type, sizeof(type)) < 0 ||
+            get_text(rd, o, "variant", c->variant, sizeof(c->variant)) < 0 || get_text(rd, o, "left_out", c->left_out, sizeof(c->left_out)) < 0)
+                return -EHEARTH;
+        if (!k_tune_family_parse(family, &c->key.family))
+                return wrong(rd, "family", "\"product\" or \"experts\"");
+        if (!k_type_parse(type, &c->key.type))
+                return wrong(rd, "type", "a tensor type");
+        if (get_u32(rd, o, "rows", &c->key.rows) < 0 || get_u32(rd, o, "cols", &c->key.cols) < 0 || get_u32(rd, o, "batch", &c->key.batch) < 0 ||
+            get_real(rd, o, "plain_s", MAX_SECONDS, &c->plain_s) < 0 || get_real(rd, o, "chosen_s", MAX_SECONDS, &c->chosen_s) < 0)
+                return -EHEARTH;
+        return k_tune_bucket(c->key.batch) == c->key.batch ? 0 : wrong(rd, "batch", "1, 4, 8, 16, 32 or 64");
+}
+
+static int get_choices(struct reader *rd, json_t *o, struct profile *p) {
+        json_t *list = NULL, *e;
+        size_t i;
+
+        if (get_list(rd, o, "choices", PROFILE_MAX_CHOICES, &list) < 0)
+                return -EHEARTH;
+        rd->within = "in \"choices\" ";
+        json_array_foreach(list, i, e) {
+                if (get_choice(rd, e, &p->choice[i]) < 0)
+                        return -EHEARTH;
+                for (size_t j = 0; j < i; j++)
+                        if (memcmp(&p->choice[i].key, &p->choice[j].key, sizeof(p->choice[i].key)) == 0)
+                                return wrong(rd, "rows", "of another product than an entry before it");
+                p->n_choice++;
+        }
+        return 0;
+}
+
 static int get_lists(struct reader *rd, json_t *o, struct profile *p) {
         json_t *cpu = NULL, *rates = NULL, *e;
         size_t i;
@@ -141,7 +190,8 @@ static int get_lists(struct reader *rd, json_t *o, struct profile *p) {
                         return -EHEARTH;
                 p->n_rate++;
         }
-        return 0;
+        rd->within = "";
+        return get_choices(rd, o, p);
 }
 
 static int get_all(struct reader *rd, json_t *o, struct profile *p) {
@@ -169,22 +219,24 @@ static int get_all(struct reader *rd, json_t *o, struct profile *p) {
 }
 
 int profile_parse(const void *text, size_t n, const char *name, struct profile *ret, struct h_error *err) {
+        _cleanup_(freep) struct profile *p = h_new0(struct profile, 1);
         struct reader rd = { .name = name, .within = "", .err = err };
-        struct profile p = {};
         json_error_t je;
         json_t *o;
         int r;
 
+        if (!p)
+                return h_error_from_errno(err, -ENOMEM, "reading the card profile");
         if (n > PROFILE_MAX_BYTES)
                 return h_error_counts(err, HEARTH_E_too_large, n, PROFILE_MAX_BYTES, "card profile %s has %zu bytes, at most %u are read", name, n,
                                       PROFILE_MAX_BYTES);
         o = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
         if (!o)
                 return h_error_set(err, HEARTH_E_bad_request, "card profile %s: line %d: %.100s; `hearth calibrate` writes it anew", name, je.line, je.text);
-        r = json_is_object(o) ? get_all(&rd, o, &p) : h_error_set(err, HEARTH_E_bad_request, "card profile %s is no JSON object", name);
+        r = json_is_object(o) ? get_all(&rd, o, p) : h_error_set(err, HEARTH_E_bad_request, "card profile %s is no JSON object", name);
         json_decref(o);
         if (r == 0)
-                *ret = p;
+                *ret = *p;
         return r;
 }
 

@@ -5,7 +5,7 @@
  * The card profile: what `hearth calibrate` measured of one device, a small
  * JSON file. It holds for one card, driver and program (their names are in it);
  * for any other it is stale and isn't used. Nothing in it decides a bit of a
- * result: rates serve expectations.
+ * result: rates serve expectations, choices are among equal ones (kernels/tune.h).
  *
  * The file is a person's to edit or break: reading it checks every value.
  */
@@ -13,12 +13,14 @@
 #include "base/buf.h"
 #include "base/buildid.h"
 #include "base/error.h"
+#include "kernels/tune.h"
 #include "kernels/types.h"
 
-#define PROFILE_VERSION 1
-#define PROFILE_MAX_BYTES 65536u
+#define PROFILE_VERSION 2
+#define PROFILE_MAX_BYTES 524288u
 #define PROFILE_MAX_CPU 16u
 #define PROFILE_MAX_RATES 128u
+#define PROFILE_MAX_CHOICES ((uint32_t)K_TUNE_MAX)
 
 struct profile_key {
         char backend[8];                /* "cpu", "cuda" */
@@ -34,6 +36,12 @@ struct profile_rate {                   /* one product y = W x */
         double bytes_s, flop_s;         /* weights' bytes in the device's layout; two operations per weight and row */
 };
 
+struct profile_choice {                 /* how products of this kind are launched */
+        struct k_tune_key key;
+        char variant[24], left_out[64]; /* the backend's names; which gave other bits, or "" */
+        double plain_s, chosen_s;       /* medians of a product */
+};
+
 /* Bytes per second, seconds; 0: this device has no such thing. */
 struct profile {
         struct profile_key key;
@@ -42,9 +50,10 @@ struct profile {
         double upload, download;        /* between the host's pinned memory and the device's */
         double host_read;               /* the device reading the host's memory in place */
         double launch_s;
-        uint32_t n_cpu, n_rate;
+        uint32_t n_cpu, n_rate, n_choice;
         struct profile_cpu cpu[PROFILE_MAX_CPU]; /* reading of host memory, by threads that do it */
         struct profile_rate rate[PROFILE_MAX_RATES];
+        struct profile_choice choice[PROFILE_MAX_CHOICES]; /* each key once */
 };
 
 /* Appends the file's text. */

@@ -23,6 +23,7 @@
  * device is lost; ops->last_error says which kernel).
  */
 
+#include "kernels/tune.h"
 #include "kernels/types.h"
 
 #ifdef __cplusplus
@@ -455,6 +456,14 @@ struct k_ops {
         int (*graph_run)(struct k_dev *, void *graph, struct k_batch *, const struct k_sample_row *rows);
         void (*graph_free)(struct k_dev *, void *graph);
         size_t (*graph_bytes)(struct k_dev *, void *graph, uint32_t n_ops); /* what it takes of the device; NULL: one of n_ops ops may take */
+
+        /*
+         * Ways to launch one product that give the same bits: kernels/tune.h. NULL: there is but one of each. variants: how many
+         * for products of that kind, 1..K_TUNE_VARIANTS, and their names, the plain one first. tune: which to use from the next
+         * batch on instead of those it was told before; what was recorded stays as it is. -EINVAL: no such key or variant.
+         */
+        uint32_t (*variants)(struct k_dev *, const struct k_tune_key *, const char *const **ret_names);
+        int (*tune)(struct k_dev *, const struct k_tune_choice *, uint32_t n);
 };
 
 /* A backend's own struct begins with this. */

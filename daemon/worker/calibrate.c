@@ -80,6 +80,19 @@ static void print_products(const struct profile *p) {
         putchar('\n');
 }
 
+/* Where there was something to choose. */
+static void print_choices(const struct profile *p) {
+        if (p->n_choice)
+                printf("\n%-9s %-9s %7s %7s %5s %12s   %-16s %12s %7s\n", "launches", "type", "rows", "cols", "batch", "plain, us", "chosen", "us", "");
+        for (uint32_t i = 0; i < p->n_choice; i++) {
+                const struct profile_choice *c = &p->choice[i];
+
+                printf("%-9s %-9s %7u %7u %5u %12.2f   %-16s %12.2f %6.2fx%s%s\n", k_tune_family_name(c->key.family), k_type_name(c->key.type),
+                       c->key.rows, c->key.cols, c->key.batch, c->plain_s * 1e6, c->variant, c->chosen_s * 1e6,
+                       c->chosen_s > 0 ? c->plain_s / c->chosen_s : 1, c->left_out[0] ? "  left out, other bits: " : "", c->left_out);
+        }
+}
+
 static void print_table(const struct profile *p) {
         printf("%s\n", p->key.card);
         if (p->key.driver[0])
@@ -95,6 +108,7 @@ static void print_table(const struct profile *p) {
         if (p->launch_s > 0)
                 printf("%-34s %9.2f us\n", "launch of a kernel", p->launch_s * 1e6);
         print_products(p);
+        print_choices(p);
 }
 
 /* ---- */

@@ -51,6 +51,7 @@ struct k_cpu {
         size_t image_bytes;
 
         struct k_cpu_ops ops;
+        struct k_tune_table tuned;
 
         char describe[128];
         char error[128];
@@ -107,6 +108,8 @@ void k_cpu_weight_row(const struct k_weight *w, uint32_t expert, uint32_t row, f
 /* The ops. */
 int k_cpu_embed(struct k_dev *, const struct k_batch *, const struct k_embed_args *);
 int k_cpu_norm(struct k_dev *, const struct k_batch *, const struct k_norm_args *);
+uint32_t k_cpu_variants(struct k_dev *, const struct k_tune_key *, const char *const **ret_names);
+int k_cpu_tune(struct k_dev *, const struct k_tune_choice *, uint32_t n);
 int k_cpu_linear(struct k_dev *, const struct k_batch *, const struct k_linear_args *);
 int k_cpu_head_linear(struct k_dev *, const struct k_batch *, const struct k_head_linear_args *);
 int k_cpu_glu(struct k_dev *, const struct k_batch *, const struct k_glu_args *);

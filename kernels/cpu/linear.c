@@ -88,12 +88,37 @@ static void gemm_task(void *arg, uint32_t task, uint32_t worker) {
         k_cpu_gemm_rows(run->cpu, worker, job, row0, MIN(row0 + run->step, job->w->rows));
 }
 
-/* Eight tasks a worker, so that a slow one costs little; at least a panel, at most 256 rows (x stays in cache). */
+/*
+ * Tasks a worker: eight, so that a slow one costs little, or what was measured to
+ * be better. Tasks are rows, so it changes no bit (kernels/tune.h).
+ */
+static const uint32_t tasks_each[] = { 8, 2, 4, 16 };
+static const char *const tasks_names[ELEMENTSOF(tasks_each)] = { "plain", "2 tasks", "4 tasks", "16 tasks" };
+
+uint32_t k_cpu_variants(struct k_dev *dev, const struct k_tune_key *key, const char *const **ret_names) {
+        *ret_names = tasks_names;
+        return key->family == K_TUNE_LINEAR && k_cpu(dev)->n_workers > 1 ? ELEMENTSOF(tasks_each) : 1;
+}
+
+int k_cpu_tune(struct k_dev *dev, const struct k_tune_choice *c, uint32_t n) {
+        const char *const *names;
+
+        for (uint32_t i = 0; i < n; i++)
+                if (c[i].variant >= k_cpu_variants(dev, &c[i].key, &names))
+                        return -EINVAL;
+        return k_tune_table_set(&k_cpu(dev)->tuned, c, n);
+}
+
+/* At least a panel, at most 256 rows (x stays in cache). */
 static uint32_t rows_per_task(const struct k_cpu *cpu, const struct k_cpu_gemm *jobs, uint32_t n_jobs) {
+        const struct k_weight *w = jobs[0].w;
         uint64_t rows = 0;
+        uint32_t v;
+
         for (uint32_t j = 0; j < n_jobs; j++)
                 rows += jobs[j].w->rows;
-        uint64_t step = rows / (cpu->n_workers * 8u) / K_PANEL * K_PANEL;
+        v = k_tune_find(&cpu->tuned, K_TUNE_LINEAR, w->type, (uint32_t)MIN(rows, (uint64_t)UINT32_MAX), w->cols, jobs[0].n);
+        uint64_t step = rows / (cpu->n_workers * tasks_each[v]) / K_PANEL * K_PANEL;
         return (uint32_t)MIN(MAX(step, (uint64_t)K_PANEL), (uint64_t)256);
 }
 

@@ -299,7 +299,7 @@ def test_calibrate():
     """the profile lies where one's own daemon looks, which expects by it; one that doesn't hold is not used, and its log says why"""
     with World() as w:
         path = w.home / "state/hearth/card-profile-cpu.json"
-        r = w.run("calibrate", "--quick", "--backend", "cpu")
+        r = first = w.run("calibrate", "--quick", "--backend", "cpu")
         check(r, 0, f"written to {path}; too rough to be used")
         assert b"host memory, read by    1 thread" in r.stdout and b"\nIQ4_XS " in r.stdout, r.stdout
         assert path.stat().st_mode & 0o777 == 0o644
@@ -311,7 +311,10 @@ def test_calibrate():
         check(r, 0)
         assert r.stdout == (other / path.name).read_bytes()
         one = json.loads(r.stdout)
-        assert one["version"] == 1 and one["quick"] and "1 thread)" in one["card"], one["card"]
+        assert one["version"] == 2 and one["quick"] and "1 thread)" in one["card"], one["card"]
+        assert one["choices"] == []  # one thread: there is nothing to divide
+        assert all(c["left_out"] == "" and c["chosen_s"] <= c["plain_s"] for c in profile["choices"])
+        assert bool(profile["choices"]) == (len(os.sched_getaffinity(0)) > 1) == (b"\nlaunches " in first.stdout), first.stdout
         kinds = [(p["type"], p["role"], p["batch"]) for p in one["products"]]
         assert kinds == [(p["type"], p["role"], p["batch"]) for p in profile["products"]] and len(set(kinds)) == len(kinds)
         assert {t for t, _, _ in kinds} >= {"F32", "Q4_0", "Q8_0", "Q6_K", "MXFP4"}
@@ -323,9 +326,12 @@ def test_calibrate():
     def change(**values):
         return json.dumps(profile | {"quick": False} | values)
 
+    strange = {"family": "product", "type": "Q4_0", "rows": 256, "cols": 512, "batch": 1, "variant": "no such", "left_out": "", "plain_s": 1e-5,
+               "chosen_s": 1e-5}
     for text, log, expected in ((change(), "holds for this device", True), (json.dumps(profile), "measured with --quick", False),
                                 (change(build="0" * 40), "another build of hearth-worker", False), (change(card="no such"), "another device", False),
-                                (change(version=2), "version 2, this program reads 1", False), (change(launch_s=-1), '"launch_s" must be', False),
+                                (change(version=1), "version 1, this program reads 2", False), (change(choices=[strange]), 'chooses "no such"', False),
+                                (change(choices=[strange] * 2), "of another product than an entry", False), (change(launch_s=-1), '"launch_s" must be', False),
                                 (change()[:-9], "line 1", False)):
         with World() as w:
             path = w.home / "state/hearth/card-profile-cpu.json"

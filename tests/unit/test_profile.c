@@ -21,6 +21,8 @@ static struct profile sample(void) {
                 .key = { "cuda", "Some Card", "00000000-1111-2222-3333-444444444444", "580.1, CUDA 13.0", "abcdef0123" },
                 .memory_read = 4.25e12, .upload = 5.5e10, .download = 5e10, .host_read = 4.5e10, .launch_s = 2.5e-6,
                 .n_cpu = 2, .cpu = { { 1, 1e10 }, { 16, 1.5e11 } },
+                .n_choice = 2, .choice = { { { K_TUNE_LINEAR, K_Q4_0, 4096, 4096, 1 }, "one block", "two, three", 2e-5, 1.5e-5 },
+                                           { { K_TUNE_EXPERTS, K_Q4_0, 4096, 4096, 1 }, "plain", "", 3e-5, 3e-5 } },
                 .n_rate = 2, .rate = { { K_Q4_0, false, 1, 14336, 4096, 3e12, 1.2e13 }, { K_Q4_0, true, 512, 14336, 4096, 1e11, 4e14 } },
         };
         return p;
@@ -45,6 +47,13 @@ static void test_round_trip(void **state) {
         r = profile_find(&q, K_Q4_0, true, 512);
         assert_non_null(r);
         assert_true(r->flop_s == 4e14 && r->rows == 14336 && r->cols == 4096);
+        assert_int_equal(q.n_choice, 2);
+        assert_memory_equal(&q.choice[0].key, &p.choice[0].key, sizeof(p.choice[0].key));
+        assert_string_equal(q.choice[0].variant, "one block");
+        assert_string_equal(q.choice[0].left_out, "two, three");
+        assert_true(q.choice[0].plain_s == 2e-5 && q.choice[0].chosen_s == 1.5e-5);
+        assert_int_equal(q.choice[1].key.family, K_TUNE_EXPERTS);
+        assert_string_equal(q.choice[1].left_out, "");
         assert_null(profile_find(&q, K_Q4_0, true, 1));
         assert_null(profile_find(&q, K_Q8_0, false, 1));
         buf_free(&text);
@@ -92,10 +101,10 @@ static void test_broken(void **state) {
         refused("", 0, HEARTH_E_bad_request, "line");
         refused("[]", 2, HEARTH_E_bad_request, "no JSON object");
         refused("{}", 2, HEARTH_E_bad_request, "\"version\"");
-        refused(big, PROFILE_MAX_BYTES + 1, HEARTH_E_too_large, "at most 65536");
-        refused_with("\"version\": 1", "\"version\": 2", HEARTH_E_version, "version 2");
-        refused_with("\"version\": 1", "\"version\": \"1\"", HEARTH_E_bad_request, "\"version\"");
-        refused_with("\"version\": 1", "\"version\": 1, \"version\": 1", HEARTH_E_bad_request, "duplicate");
+        refused(big, PROFILE_MAX_BYTES + 1, HEARTH_E_too_large, "at most 524288");
+        refused_with("\"version\": 2", "\"version\": 3", HEARTH_E_version, "version 3");
+        refused_with("\"version\": 2", "\"version\": \"1\"", HEARTH_E_bad_request, "\"version\"");
+        refused_with("\"version\": 2", "\"version\": 1, \"version\": 1", HEARTH_E_bad_request, "duplicate");
         refused_with("\"quick\": false", "\"quick\": 0", HEARTH_E_bad_request, "\"quick\"");
         refused_with("Some Card", "Some\\nCard", HEARTH_E_bad_request, "\"card\"");
         refused_with("\"cuda\"", "\"a backend of a long name\"", HEARTH_E_bad_request, "\"backend\"");
@@ -107,6 +116,12 @@ static void test_broken(void **state) {
         refused_with("\"generated\"", "\"made\"", HEARTH_E_bad_request, "\"role\"");
         refused_with("\"batch\": 1,", "\"batch\": 0,", HEARTH_E_bad_request, "\"batch\"");
         refused_with("\"threads\": 16", "\"threads\": 1.5", HEARTH_E_bad_request, "in \"host_memory_read\" \"threads\"");
+        refused_with("\"choices\"", "\"choice\"", HEARTH_E_bad_request, "\"choices\" must be a list");
+        refused_with("\"product\"", "\"sum\"", HEARTH_E_bad_request, "in \"choices\" \"family\"");
+        refused_with("\"experts\"", "\"product\"", HEARTH_E_bad_request, "in \"choices\" \"rows\" must be of another product");
+        refused_with("one block", "a name of a variant that nobody has", HEARTH_E_bad_request, "in \"choices\" \"variant\"");
+        refused_with("\"batch\": 1,\n   \"variant\"", "\"batch\": 3,\n   \"variant\"", HEARTH_E_bad_request, "in \"choices\" \"batch\" must be 1, 4");
+        refused_with("\"plain_s\": 2", "\"plain_s\": -2", HEARTH_E_bad_request, "in \"choices\" \"plain_s\"");
         /* cut anywhere it is no profile */
         assert_int_equal(profile_write(&p, &text), 0);
         for (size_t n = 0; n + 2 < text.len; n++)
@@ -165,7 +180,7 @@ static void test_cpu(void **state) {
         assert_int_equal(eng_device_open(&o, &d, &err), 0);
         if (eng_device_calibrate(d, &c, p, &err) != 0)
                 fail_msg("%s", err.message);
-        assert_int_equal(told, 1 + _K_TYPE_MAX - 1); /* host memory, and all types but I32 */
+        assert_int_equal(told, 1 + 2 * (_K_TYPE_MAX - 1)); /* host memory, and products and launches of all types but I32 */
         assert_true(p->quick && p->n_cpu >= 1 && p->memory_read > 0 && p->cpu[0].threads == 1);
         assert_true(p->upload == 0 && p->launch_s == 0);
         assert_int_equal(p->n_rate, 4 * (_K_TYPE_MAX - 1));
@@ -175,6 +190,11 @@ static void test_cpu(void **state) {
 
                 assert_true(r->bytes_s > 0 && r->flop_s > 0);
                 assert_true(per_weight > 0.15 && per_weight < 4.7); /* bytes: from 1.6 bits to 4 bytes, with a layout's padding */
+        }
+        assert_int_equal(p->n_choice, 5 * (_K_TYPE_MAX - 1));
+        for (uint32_t i = 0; i < p->n_choice; i++) {
+                assert_string_equal(p->choice[i].left_out, ""); /* all give the plain one's bits */
+                assert_true(p->choice[i].chosen_s > 0 && p->choice[i].chosen_s <= p->choice[i].plain_s);
         }
         assert_non_null(profile_find(p, K_Q4_K, false, 1));
         assert_non_null(profile_find(p, K_Q4_K, false, 8));
@@ -186,6 +206,11 @@ static void test_cpu(void **state) {
         assert_int_equal(eng_device_use_profile(d, q, "x", &err), -EHEARTH);
         q->quick = false;
         assert_int_equal(eng_device_use_profile(d, q, "x", &err), 0);
+        strcpy(q->choice[3].variant, "no such");
+        err = (struct h_error){ 0 };
+        assert_int_equal(eng_device_use_profile(d, q, "x", &err), -EHEARTH);
+        assert_non_null(strstr(err.message, "\"no such\""));
+        strcpy(q->choice[3].variant, "plain");
         q->key.build[0] ^= 1;
         assert_int_equal(eng_device_use_profile(d, q, "x", &err), -EHEARTH);
         eng_device_close(d);
@@ -229,6 +254,86 @@ static void test_wrong_products(void **state) {
         free(p);
 }
 
+/* ---- a device with two more launches, one of them wrong in the last bit where there are five rows ---- */
+
+static uint32_t asked;
+static struct k_tune_choice told;
+
+static uint32_t some_variants(struct k_dev *d, const struct k_tune_key *key, const char *const **ret) {
+        static const char *const names[] = { "plain", "off by a bit", "same" };
+
+        (void)d;
+        asked++;
+        *ret = names;
+        return key->type == K_Q8_0 ? 3 : 1;
+}
+
+static int some_tune(struct k_dev *d, const struct k_tune_choice *c, uint32_t n) {
+        (void)d;
+        told = n == 1 ? *c : (struct k_tune_choice){};
+        return 0;
+}
+
+static int some_linear(struct k_dev *d, const struct k_batch *b, const struct k_linear_args *a) {
+        int r = right->linear(d, b, a);
+        uint32_t bits;
+
+        if (r < 0 || told.variant != 1 || a->n_d != 5) /* the fewest of a bucket, whose most are right */
+                return r;
+        memcpy(&bits, &a->out[0].y[5], sizeof(bits));
+        bits ^= 1;
+        memcpy(&a->out[0].y[5], &bits, sizeof(bits));
+        return 0;
+}
+
+static int lazy_linear(struct k_dev *d, const struct k_batch *b, const struct k_linear_args *a) {
+        return told.variant == 2 ? 0 : right->linear(d, b, a); /* very fast: does nothing */
+}
+
+static int calibrate_with(int (*linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *), struct profile *p) {
+        static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 1 };
+        struct eng_calibrate c = { .quick = true };
+        struct eng_device *d = NULL;
+        struct h_error err = { 0 };
+        struct k_ops ops;
+        int r;
+
+        assert_int_equal(eng_device_open(&o, &d, &err), 0);
+        right = d->k->ops;
+        ops = *right;
+        ops.linear = linear;
+        ops.variants = some_variants;
+        ops.tune = some_tune;
+        d->k->ops = &ops;
+        memset(&told, 0xff, sizeof(told));
+        told.variant = 0;
+        asked = 0;
+        r = eng_device_calibrate(d, &c, p, &err);
+        d->k->ops = right;
+        eng_device_close(d);
+        return r;
+}
+
+static void test_left_out(void **state) {
+        struct profile *p = h_new0(struct profile, 1);
+
+        (void)state;
+        assert_int_equal(calibrate_with(some_linear, p), 0);
+        assert_true(asked > 0);
+        assert_int_equal(told.key.rows, 0); /* nothing stays chosen behind a calibration */
+        assert_int_equal(p->n_choice, 5);
+        for (uint32_t i = 0; i < p->n_choice; i++) {
+                assert_int_equal(p->choice[i].key.type, K_Q8_0);
+                assert_string_equal(p->choice[i].left_out, p->choice[i].key.batch == 8 ? "off by a bit" : "");
+        }
+        assert_int_equal(calibrate_with(lazy_linear, p), 0);
+        for (uint32_t i = 0; i < p->n_choice; i++) {
+                assert_string_equal(p->choice[i].left_out, "same");
+                assert_true(strcmp(p->choice[i].variant, "same") != 0);
+        }
+        free(p);
+}
+
 /* Memory that runs out anywhere is an error, and nothing is kept of it. */
 static void test_no_memory(void **state) {
         struct profile p = sample();
@@ -258,6 +363,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken), cmocka_unit_test(test_stale), cmocka_unit_test(test_cpu),
                 cmocka_unit_test(test_no_memory), cmocka_unit_test(test_wrong_products),
+                cmocka_unit_test(test_left_out),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
