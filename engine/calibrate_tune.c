@@ -129,7 +129,8 @@ static int tune_shape(struct calibration *c, enum k_type type, const struct dims
 
         snprintf(c->what, sizeof(c->what), "launches of %s", k_type_name(type));
         calibrate_tell(c, c->what);
-        r = calibrate_matrix_new(c, type, s->rows, s->cols, c->s.memory, &m);
+        /* A processor's ways differ in how a product is cut, not in what it reads: less than for a rate will do. */
+        r = calibrate_matrix_new(c, type, s->rows, s->cols, c->cuda ? c->s.memory : c->s.memory / 4, &m);
         for (size_t i = 0; r == 0 && i < ELEMENTSOF(buckets); i++) {
                 struct tuning t = { .c = c, .m = &m, .key = { K_TUNE_LINEAR, type, s->rows, s->cols, buckets[i] }, .fewest = fewest };
 
