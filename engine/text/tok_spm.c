@@ -129,7 +129,8 @@ int tok_escape_spaces(struct buf *out, const char *p, size_t n) {
 
 /*
  * The character map first, then spaces: an optional one in front, runs reduced
- * to one and dropped at both ends if the model says so, all as U+2581.
+ * to one and dropped at both ends if the model says so, all as U+2581. At the
+ * end SentencePiece drops the text's own U+2581 as well.
  */
 int tok_normalize_sp(const struct tok *t, struct tok_work *w, const char *p, size_t n) {
         struct buf *out = &w->text;
@@ -164,6 +165,8 @@ int tok_normalize_sp(const struct tok *t, struct tok_work *w, const char *p, siz
                 if (r == 0 && tok_work_due(n_steps++))
                         r = tok_work_check(w);
         }
+        while (squeeze && out->len >= 3 && memcmp(out->data + out->len - 3, TOK_SPACE, 3) == 0)
+                out->len -= 3;
         return r;
 }
 

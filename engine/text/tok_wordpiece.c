@@ -59,8 +59,11 @@ static int end_word(const struct tok *t, struct tok_work *w, uint32_t *n_chars) 
                 }
         while (i < n && r == 0) {
                 uint32_t node = start;
-                size_t best = 0;
-                for (size_t k = i; k < n; k++) {
+                size_t best = 0, end = n;
+                /* Within a word the text's own U+2581 must not find the tokens that begin a word. */
+                if (!t->hash_suffix && i > 0 && n - i > 3 && memcmp(p + i, TOK_SPACE, 3) == 0)
+                        end = i + 3;
+                for (size_t k = i; k < end; k++) {
                         node = tok_trie_step(&t->pieces, node, (uint8_t)p[k]);
                         if (node == 0)
                                 break;

@@ -75,6 +75,7 @@ def texts():
         "<s>not special</s> <unk>", "\u1e9b\u0323 \ufb01 \uff21\uff22 \u2460 \u212b \u0132", "e\u0301\u0323 a\u030a \u1100\u1161\u11a8",
         "  leading and trailing  ", "The tokenizer's words, tokenized.", "unaffable embeddings", "ÀÉÎÕÜ Ça va? İstanbul ǅ",
         "a" * 101, "a" * 100 + " b", "\U0001f600\U0001f468\u200d\U0001f469", "\u0378 \ue000 \u00ad", "kernel_matmul(q8_0, f32)",
+        SPACE, "kernel" + SPACE, SPACE + SPACE + "a " + SPACE + "b" + SPACE, "a" + SPACE + "the kernel" + SPACE, "\u00bd" + SPACE + "B",
     ]
 
 
