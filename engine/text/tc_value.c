@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "engine/text/tc_int.h"
+#include "engine/text/tok_unicode.h"
 
 #define MAX_DEPTH 128
 
@@ -178,13 +179,22 @@ const char *tc_param_type(const json_t *tools, struct tc_slice fn, struct tc_sli
         return NULL;
 }
 
+/* Any JSON value. An integer beyond 64 bits stays a number, the nearest real. */
+static json_t *load(struct tc_slice s) {
+        json_t *j = json_loadb(s.p, s.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+
+        if (!j && s.n && (s.p[0] == '-' || isdigit((unsigned char)s.p[0])))
+                j = json_loadb(s.p, s.n, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
+        return j;
+}
+
 json_t *tc_typed_value(const json_t *tools, struct tc_slice fn, struct tc_slice param, struct tc_slice raw) {
         const char *type = tc_param_type(tools, fn, param);
         struct tc_slice s = tc_trim(raw);
         json_t *j = NULL;
 
         if (!type || strcasecmp(type, "string") != 0) {
-                j = json_loadb(s.p, s.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+                j = load(s);
                 if (!j && (tc_is(s, "True") || tc_is(s, "False")))
                         return json_boolean(s.p[0] == 'T');
                 if (!j && tc_is(s, "None"))
@@ -227,6 +237,39 @@ static json_t *delimited(struct tc_slice s, size_t *at, const char *delim) {
         return json_stringn(s.p + from, (size_t)end);
 }
 
+static bool hex_digits(struct tc_slice s, size_t at, unsigned n, uint32_t *ret) {
+        uint32_t v = 0;
+
+        if (at > s.n || s.n - at < n)
+                return false;
+        for (unsigned i = 0; i < n; i++) {
+                int c = tolower((unsigned char)s.p[at + i]);
+                if (!isxdigit(c))
+                        return false;
+                v = v << 4 | (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+        }
+        *ret = v;
+        return true;
+}
+
+/* The escape \xHH, \uHHHH (also as a surrogate pair) or \UHHHHHHHH whose letter is at i: its bytes, or 0 if it is none. */
+static unsigned unicode_escape(struct tc_slice s, size_t *i, char out[4]) {
+        unsigned n = s.p[*i] == 'x' ? 2 : s.p[*i] == 'u' ? 4 : s.p[*i] == 'U' ? 8 : 0;
+        uint32_t cp, low;
+
+        if (n == 0 || !hex_digits(s, *i + 1, n, &cp) || cp > 0x10ffff)
+                return 0;
+        *i += n;
+        if (cp >= 0xd800 && cp < 0xdc00 && s.n - *i > 2 && s.p[*i + 1] == '\\' && s.p[*i + 2] == 'u' &&
+            hex_digits(s, *i + 3, 4, &low) && low >= 0xdc00 && low < 0xe000) {
+                cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
+                *i += 6;
+        }
+        if (cp >= 0xd800 && cp < 0xe000) /* half a pair */
+                cp = 0xfffd;
+        return u8_put(cp, out);
+}
+
 static json_t *quoted(struct tc_slice s, size_t *at) {
         char q = s.p[*at], *text = h_malloc(s.n + 1);
         size_t n = 0, i = *at + 1;
@@ -237,25 +280,18 @@ static json_t *quoted(struct tc_slice s, size_t *at) {
         for (; i < s.n && s.p[i] != q; i++) {
                 static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
                 const char *e;
+                unsigned len;
+                char u[4];
                 if (s.p[i] != '\\' || i + 1 == s.n) {
                         text[n++] = s.p[i];
                         continue;
                 }
                 i++;
                 e = strchr(from, s.p[i]);
-                if (s.p[i] == 'u' && s.n - i > 4) { /* through jansson, which knows surrogates */
-                        char u[16] = "\"\\u";
-                        size_t len = 6;
-                        json_t *c;
-                        memcpy(u + 3, s.p + i + 1, 4);
-                        u[7] = '"';
-                        c = json_loadb(u, 8, JSON_DECODE_ANY, NULL);
-                        if (c && json_string_length(c) <= len) {
-                                memcpy(text + n, json_string_value(c), json_string_length(c));
-                                n += json_string_length(c);
-                                i += 4;
-                        }
-                        json_decref(c);
+                len = unicode_escape(s, &i, u);
+                if (len) {
+                        memcpy(text + n, u, len);
+                        n += len;
                 } else {
                         text[n++] = e && *e ? to[e - from] : s.p[i];
                 }
@@ -361,7 +397,7 @@ static json_t *literal(struct tc_slice s, size_t *at, unsigned depth) {
                 return json_boolean(word.p[0] == 'T');
         if (tc_is(word, "None"))
                 return json_null();
-        j = json_loadb(word.p, word.n, JSON_DECODE_ANY, NULL);
+        j = load(word);
         return j ? j : json_stringn(word.p, word.n);
 }
 
