@@ -101,6 +101,13 @@ struct t_val t_getattr(struct t_run *r, struct t_val v, const struct t_str *name
                 return v.cycler->items->v[v.cycler->pos];
         if (v.kind == V_MACRO && t_str_is(name, "name"))
                 return t_strv(v.macro->name);
+        if (v.kind == V_MACRO && t_str_is(name, "arguments")) {
+                const struct t_callargs *sig = v.macro->def->call;
+                struct t_list *l = t_list_new(&r->c, sig->n_pos);
+                for (size_t i = 0; i < sig->n_pos; i++)
+                        t_list_push(&r->c, l, t_strv(r->t->names[sig->pos[i]->name]));
+                return t_listv(V_TUPLE, l);
+        }
         return undef_named(name);
 }
 

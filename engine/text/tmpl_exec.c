@@ -230,7 +230,8 @@ struct t_val t_call_macro(struct t_run *r, const struct t_macro *m, const struct
                                        (int)a->kw_name[k]->n, a->kw_name[k]->p);
                         t_bindvar(r, s, sig->pos[i]->name, a->kw[k]);
                         given[i] = true;
-                } else if (t_str_is(a->kw_name[k], "caller")) {
+                } else if (t_str_is(a->kw_name[k], "caller") &&
+                           (m->def->flag & (P_USES_CALLER | P_USES_KWARGS)) != P_USES_KWARGS) {
                         has_caller = true;
                         t_bindvar(r, s, r->t->id_caller, a->kw[k]);
                 } else if (m->def->flag & P_USES_KWARGS) {

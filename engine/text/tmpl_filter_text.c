@@ -150,8 +150,12 @@ FILTER(f_int) {
                 f = in.f;
         else if (in.kind != V_STR || !t_parse_float(in.s, &f))
                 f = NAN;
-        if (f > -9.2e18 && f < 9.2e18)
+        if (f > -0x1p63 && f < 0x1p63)
                 return t_int((int64_t)f);
+        if (isfinite(f)) /* a number, so not the default */
+                t_fail(&r->c, "int: %g does not fit 64 bits", f);
+        if (isinf(f) && in.kind == V_FLOAT)
+                t_fail(&r->c, "cannot convert float infinity to integer");
         return b[0].kind == V_ABSENT ? t_int(0) : b[0];
 }
 

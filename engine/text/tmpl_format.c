@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
+#include <utf8proc.h>
 
 #include "engine/text/tmpl_int.h"
 
@@ -201,13 +202,20 @@ struct t_val t_percent(struct t_run *r, const struct t_str *fmt, struct t_val ar
                 case 'r':
                 case 'a': pad_to(r, &b, cut(r, repr_of(r, v), f.prec), &(struct spec){ .width = f.width, .align = f.align }, '>'); break;
                 case 'c':
+                        if (t_is_int(v) && t_as_int(v) >= 0 && t_as_int(v) <= 0x10ffff) {
+                                char c[4];
+                                v = t_strv(t_str_new(&r->c, c, (size_t)utf8proc_encode_char((utf8proc_int32_t)t_as_int(v), (utf8proc_uint8_t *)c), T_UNTRUSTED));
+                        }
                         if (v.kind != V_STR || t_cp_len(v.s) != 1)
                                 t_fail(&r->c, "%%c requires a single character");
                         pad_to(r, &b, v.s, &(struct spec){ .width = f.width, .align = f.align }, '>');
                         break;
                 case 'd': case 'i': case 'u': case 'x': case 'X': case 'o':
-                        if (!t_is_num(v) || (v.kind == V_FLOAT && (!isfinite(v.f) || fabs(v.f) > 9e18)))
-                                t_fail(&r->c, "%%%c format: a real number is required, not %s", f.type, t_type_name(v));
+                        if (!t_is_num(v) || (v.kind == V_FLOAT && strchr("xXo", f.type)))
+                                t_fail(&r->c, "%%%c format: %s is required, not %s", f.type,
+                                       strchr("xXo", f.type) ? "an integer" : "a real number", t_type_name(v));
+                        if (v.kind == V_FLOAT && !(fabs(v.f) < 0x1p63))
+                                t_fail(&r->c, "%%%c format: %g does not fit 64 bits", f.type, v.f);
                         pad_to(r, &b, int_text(r, v.kind == V_FLOAT ? (int64_t)v.f : t_as_int(v), &f), &f, '>');
                         break;
                 case 'e': case 'E': case 'f': case 'F': case 'g': case 'G':
@@ -383,7 +391,7 @@ struct t_val t_str_format(struct t_run *r, const struct t_str *fmt, const struct
         return t_strv(t_sb_done(&b));
 }
 
-/* strftime of the request's time, in UTC and the C locale */
+/* strftime of the request's time, in UTC and the C locale. As with Python's naive times there is no zone to name: %Z is "". */
 const struct t_str *t_strftime(struct t_run *r, const struct t_str *fmt) {
         time_t now = (time_t)r->in->now;
         char one[4] = "%x", text[128];
@@ -408,6 +416,8 @@ const struct t_str *t_strftime(struct t_run *r, const struct t_str *fmt) {
                 }
                 if (!strchr("aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%", one[strlen(one) - 1]))
                         t_fail(&r->c, "strftime_now: unknown directive '%s'", one);
+                if (one[1] == 'Z')
+                        continue;
                 n = strftime(text, sizeof(text), one, &tm);
                 t_sb_put(&b, text, n, T_TRUSTED);
                 if (one[1] == 'f')
