@@ -149,6 +149,13 @@ void *cuda_cmd_new(struct cuda_dev *d, enum cmd_kind kind, size_t bytes) {
         d->arena_used += all;
         return h + 1;
 }
+/* Takes the last command back: what fails after CMD_NEW must not be run by the next flush. Passes r on. */
+static int cmd_undo(struct cuda_dev *d, void *c, int r) {
+        const size_t at = (size_t)((uint8_t *)((struct cmd_head *)c - 1) - d->arena);
+
+        d->arena_used = MIN(d->arena_used, at);
+        return r;
+}
 #define CMD_NEW(d, kind, type) ((struct type *)cuda_cmd_new((d), (kind), sizeof(struct type)))
 /* Outside a batch a command runs at once. */
 int cuda_cmd_done(struct cuda_dev *d) { return d->recording ? 0 : cuda_flush(d); }
@@ -229,7 +236,7 @@ int cuda_op_norm(struct k_dev *kd, const struct k_batch *kb, const struct k_norm
                 const void *p;
                 int r = cuda_stage(d, a->gather, a->n_rows * sizeof(uint32_t), &p);
                 if (r < 0)
-                        return r;
+                        return cmd_undo(d, c, r);
                 c->gather = (const uint32_t *)p;
                 c->n_d = 0;
                 while (c->n_d < a->n_rows && a->gather[c->n_d] < kb->n_d)
@@ -269,7 +276,7 @@ int cuda_op_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_li
                 const void *p;
                 int r = cuda_stage(d, a->gather, a->n_rows * sizeof(uint32_t), &p);
                 if (r < 0)
-                        return r;
+                        return cmd_undo(d, c, r);
                 c->gather = (const uint32_t *)p;
                 for (uint32_t i = 0; i < a->n_rows && c->x.image; i++)
                         if ((i < a->n_d) != (a->gather[i] < split) || a->gather[i] >= a->x->q_rows)
@@ -383,7 +390,7 @@ int cuda_op_qkv(struct k_dev *kd, const struct k_batch *kb, const struct k_qkv_a
         if (a->rope && a->rope->kind != K_ROPE_NONE && a->rope->n_dims) {
                 int r = cuda_rope(d, a->rope, &c->freq, &c->mscale);
                 if (r < 0)
-                        return r;
+                        return cmd_undo(d, c, r);
                 c->rope_kind = a->rope->kind;
                 c->n_dims = a->rope->n_dims;
         }
@@ -516,7 +523,7 @@ int cuda_op_elem(struct k_dev *kd, const struct k_batch *kb, const struct k_elem
                 const void *p;
                 int r = cuda_stage(d, a->gather, a->n * sizeof(uint32_t), &p);
                 if (r < 0)
-                        return r;
+                        return cmd_undo(d, c, r);
                 c->gather = (const uint32_t *)p;
         }
         return cuda_cmd_done(d);
