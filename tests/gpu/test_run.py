@@ -18,7 +18,7 @@ echo "$@" >>%s
 case "$*" in
 *--device*) echo "A card"; exit %d ;;
 moe*--exact*) echo "FAIL  moe is wrong"; echo "4 passed, %d failed, 0 skipped"; exit %d ;;
-rows*--exact*) [ %d = 0 ] || exec sleep 30; echo "2 passed, 0 failed, 0 skipped" ;;
+rows*--exact*) [ %d = 0 ] || { sleep 30 & echo $! >"$0.child"; wait; }; echo "2 passed, 0 failed, 0 skipped" ;;
 *) echo "3 passed, 0 failed, 0 skipped" ;;
 esac
 """
@@ -85,6 +85,15 @@ def resources(expect, tmp):
     expect(p.returncode == 77, "no reports: %d" % p.returncode)
 
 
+def gone(pid):
+    """A process that has ended, whether it has been waited for or not."""
+    try:
+        with open("/proc/%s/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def main():
     failed = 0
 
@@ -102,7 +111,7 @@ def main():
         expect(rc == 77 and "A card" in out and not calls, "no device: status %d, %r" % (rc, out))
         rig.check()
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and out.strip() == "36 passed, 0 failed, 0 skipped" and len(calls) == 12, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and out.strip().split("\n")[-1] == "36 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 12, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops")
         expect(rc == 0 and "36 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops", "--fresh")
@@ -132,7 +141,17 @@ def main():
 
         rig.check("four", sleep=1)
         rc, out, calls = rig.run("--part", "exact", "--minutes", "0.1")
-        expect(rc == 3 and "0 failed" in out, "cut by the clock: %d, %r" % (rc, out))
+        expect(rc == 3 and "0 failed" in out and "cut  exact/rows" in out, "cut by the clock: %d, %r" % (rc, out))
+        with open(os.path.join(rig.build, "tests", "gpu", "gpu-check.child")) as f:
+            child = f.read().strip()
+        expect(gone(child), "what a cut unit started runs on: %s" % child)
+        with open(state) as f:
+            s = json.load(f)
+        s["cut"]["exact/rows"] = 499.0  # so much of earlier runs
+        with open(state, "w") as f:
+            json.dump(s, f)
+        rc, out, calls = rig.run("--part", "exact", "--minutes", "0.1")
+        expect(rc == 1 and "no end within 50" in out, "a unit that never ends: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--part", "nothing")
         expect(rc == 2 and "there are: ops" in out, "unknown part: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--pack", os.path.join(tmp, "p.tar.xz"))
