@@ -119,6 +119,15 @@ bool cache_find_hash(struct cache *c, const struct source *src, uint8_t ret[32])
         return id != NULL;
 }
 
+bool cache_find_hash_first(struct cache *c, const struct source_key *first, size_t n_parts, uint8_t ret[32]) {
+        list_foreach(id, &c->identities, struct identity, link)
+                if (id->n == n_parts && key_equal(&id->keys[0], first)) {
+                        memcpy(ret, id->hash, 32);
+                        return true;
+                }
+        return false;
+}
+
 /* Best effort: without it the file is read again next time. */
 static void remember(struct cache *c, const struct source *src, const uint8_t hash[32]) {
         struct identity *id = identity_find(c, src);

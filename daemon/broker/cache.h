@@ -74,6 +74,8 @@ void cache_drop_restored(struct cache *c);
 bool cache_drop_outdated(struct cache *c, const char *name);
 /* The hash of what these files hold, if it is known; the content need not be in memory. */
 bool cache_find_hash(struct cache *c, const struct source *src, uint8_t ret[32]);
+/* The same from its first part's key alone, as a listing has it. */
+bool cache_find_hash_first(struct cache *c, const struct source_key *first, size_t n_parts, uint8_t ret[32]);
 struct content *cache_by_hash(struct cache *c, const uint8_t hash[32]); /* no reference */
 /* What is known about files, as lines of text, and back. */
 int cache_describe(struct cache *c, struct buf *b);

@@ -239,6 +239,29 @@ static void fill_resident(struct wire_model_info *p, const struct model *mo, uin
         p->hash = hex;
 }
 
+/*
+ * A model of the directories whose file there is not the one that was read: until a request or a load looks at it,
+ * what is in memory answers, and who put a new file there should know. One passed by a client has no file here.
+ */
+static void note_replaced(struct wire_model_info *p, const struct model *mo, const struct registry_list *l, char note[640]) {
+        uint8_t hash[32];
+
+        if (!mo->content || !model_is_of_file(mo, p->name, UINT32_MAX))
+                return;
+        for (size_t i = 0; i < l->n; i++) {
+                const struct registry_entry *en = &l->v[i];
+
+                if (en->odd || strcmp(en->name, p->name) != 0)
+                        continue;
+                if (cache_find_hash_first(&mo->server->cache, &en->key, en->n_parts, hash) && memcmp(hash, mo->content->hash, 32) == 0)
+                        return;
+                snprintf(note, 640, "its file has changed since it was loaded; a load takes the new one%s%s", p->note ? "; " : "",
+                         p->note ? p->note : "");
+                p->note = note;
+                return;
+        }
+}
+
 static int by_name(const void *a, const void *b) {
         return strcmp(((const struct wire_model_info *)a)->name, ((const struct wire_model_info *)b)->name);
 }
@@ -248,7 +271,7 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
         uint32_t uid = se->user->uid;
         size_t n_models = 0, max, n = 0;
         _cleanup_(freep) struct wire_model_info *v = NULL;
-        _cleanup_(freep) char (*hex)[65] = NULL;
+        _cleanup_(freep) struct texts { char hex[65], note[640]; } *texts = NULL;
         _cleanup_(buf_free) struct buf out = {};
         struct wire_models_reply r;
         int q;
@@ -257,8 +280,8 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
                 n_models++;
         max = MIN(n_models + l->n, (size_t)4096);
         v = h_new0(struct wire_model_info, max);
-        hex = h_calloc(n_models, sizeof(*hex));
-        if (!v || !hex)
+        texts = h_calloc(n_models, sizeof(*texts));
+        if (!v || !texts)
                 return -ENOMEM;
         n_models = 0;
         list_foreach(mo, &s->models, struct model, link) {
@@ -267,7 +290,8 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
                         continue;
                 wire_init_model_info(&v[n]);
                 v[n].name = name;
-                fill_resident(&v[n++], mo, server_now(s), hex[n_models++]);
+                fill_resident(&v[n], mo, server_now(s), texts[n_models].hex);
+                note_replaced(&v[n++], mo, l, texts[n_models++].note);
         }
         for (size_t i = 0; i < l->n && n < max; i++) {
                 const struct model *mo = model_by_name(s, l->v[i].name, uid);

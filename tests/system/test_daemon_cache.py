@@ -95,10 +95,15 @@ def a_replaced_file_is_noticed():
             return {m["hash"] for m in c.call("models")["models"] if "hash" in m}
         c.call("load", {"model": "tiny"})
         first = hashes()
+        def says_changed():
+            return "changed since it was loaded" in next(m for m in c.call("models")["models"] if m["name"] == "tiny").get("note", "")
+        assert not says_changed()
         i = long_answer(c, 60, credits=3)
         until("it runs", lambda: c.next_of(i)[1] == "tokens")
         replace("llama-q8_0.gguf")
+        assert says_changed()
         assert not c.call("load", {"model": "tiny"}).get("cached")
+        assert not says_changed()
         assert "its file has changed since it was loaded" in d.messages()
         second = hashes()
         assert second and second != first
