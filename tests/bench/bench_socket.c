@@ -3,9 +3,10 @@
  * What the daemon's socket costs: start until it serves, ping round trips,
  * memory of idle connections, first token through the socket against the
  * engine's own, and how long `status` takes while a model loads, a prompt as long
- * as the context is evaluated, and the worker dies in mid-answer. Starts a daemon of its own on a socket in a private directory.
+ * as the context is evaluated, and the worker dies in mid-answer. Starts a daemon
+ * of its own on a socket in a private directory.
  *
- *   bench_socket HEARTHD [MODEL.gguf]
+ *   bench_socket HEARTHD [MODEL.gguf [CONTEXT]]
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -269,7 +270,8 @@ static void bench_status(struct conn *c, struct conn *work, uint32_t id, const c
                (now_us() - begin) / 1e3, kill_worker && !killed ? " (the worker was not killed: too short an answer)" : "");
 }
 
-static void bench_status_under_load(const char *path, const char *model) {
+/* 'ctx': the context to load the model with, and so the length of the long prompt; 0: the daemon's choice. */
+static void bench_status_under_load(const char *path, const char *model, uint32_t ctx) {
         struct conn c, work;
         struct wire_load load;
         struct wire_unload unload;
@@ -293,6 +295,9 @@ static void bench_status_under_load(const char *path, const char *model) {
         schema_init(&wire_schema, WIRE_load, &load);
         load.model = (char *)model;
         load.n_fds = 1;
+        load.n_ctx = ctx;
+        if (ctx)
+                load.slots = 1;
         fd = open(model, O_RDONLY | O_CLOEXEC);
         conn_send(&work, WIRE_load, 5, &load, &fd, 1);
         bench_status(&c, &work, 5, "while the model loads:", false);
@@ -332,7 +337,7 @@ int main(int argc, char **argv) {
         pid_t pid;
 
         if (argc < 2) {
-                fprintf(stderr, "usage: bench_socket HEARTHD [MODEL.gguf]\n");
+                fprintf(stderr, "usage: bench_socket HEARTHD [MODEL.gguf [CONTEXT]]\n");
                 return 64;
         }
         signal(SIGPIPE, SIG_IGN);
@@ -363,7 +368,7 @@ int main(int argc, char **argv) {
         bench_idle(path, pid);
         if (argc > 2) {
                 bench_first_token(&c, argv[2]);
-                bench_status_under_load(path, argv[2]);
+                bench_status_under_load(path, argv[2], argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0);
         }
         conn_close(&c);
         kill(pid, SIGTERM);
