@@ -55,7 +55,7 @@ const struct cli_command cli_cmd_calibrate = {
                    "the same bits are timed, and the profile says which one is used.\n\n"
                    "Every product is first compared with the weights decoded in full; one that is wrong ends it with an error, and nothing is "
                    "written.\n\n"
-                   "It takes a minute or two and most of the machine, and needs some GB of the card's memory: run it while no model answers, since "
+                   "It takes a few minutes and most of the machine, and needs some GB of the card's memory: run it while no model answers, since "
                    "other work makes the figures too low. The profile goes to $XDG_STATE_HOME/hearth or ~/.local/state/hearth, where one's own daemon "
                    "looks. For the system's:\n\n"
                    "  sudo hearth calibrate --profile-dir /var/lib/hearth",

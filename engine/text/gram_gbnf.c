@@ -105,7 +105,7 @@ static uint32_t character(struct gbnf *x) {
                                 t_fail(x->c, "'\\%c' needs %u hexadecimal digits", ch, digits);
                         v = v * 16 + (uint32_t)(isdigit((unsigned char)h) ? h - '0' : (h | 32) - 'a' + 10);
                 }
-                if (v > DFA_MAX_CP)
+                if (v > DFA_MAX_CP || (v >= 0xd800 && v < 0xe000))
                         t_fail(x->c, "U+%X is no character", v);
                 return v;
         }

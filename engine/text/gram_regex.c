@@ -87,9 +87,20 @@ static const struct nfa_range space_either[] = { { 9, 13 }, { 0x1c, 0x20 }, { 0x
 static const struct nfa_range digits[] = { { '0', '9' } };
 static const struct nfa_range word[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } };
 
-static bool add_class(struct regex *x, struct nfa_set *s, char ch) {
-        struct nfa_set either = { 0 };
+/*
+ * A class of what both accept. Within a negated bracket ('wide') of what either
+ * accepts, so that what is left is again what both do.
+ */
+static bool add_class(struct regex *x, struct nfa_set *s, char ch, bool wide) {
+        struct nfa_set either = { 0 }, in = { 0 };
 
+        if (wide && strchr("dwsDWS", ch) && ch) { /* the complement of what both leave to the opposite class */
+                add_class(x, &in, ch ^ 32, false);
+                nfa_set_normalize(&in);
+                in = *nfa_set_complement(x->c, &in);
+                add_ranges(x, s, in.r, in.n);
+                return true;
+        }
         switch (ch) {
         case 'd': add_ranges(x, s, digits, ELEMENTSOF(digits)); return true;
         case 'w': add_ranges(x, s, word, ELEMENTSOF(word)); return true;
@@ -185,7 +196,7 @@ static const struct nfa_set *bracket(struct regex *x) {
                 if (skip(x, '\\')) {
                         if (!more(x))
                                 t_fail(x->c, "the pattern ends with a backslash");
-                        is_class = add_class(x, s, x->p[x->at]);
+                        is_class = add_class(x, s, x->p[x->at], negated);
                         if (is_class) {
                                 x->at++;
                                 continue;
@@ -269,7 +280,7 @@ static struct frag atom(struct regex *x) {
                 x->at++;
                 if (!more(x))
                         t_fail(x->c, "the pattern ends with a backslash");
-                if (add_class(x, s, x->p[x->at])) {
+                if (add_class(x, s, x->p[x->at], false)) {
                         x->at++;
                         nfa_set_normalize(s);
                         return frag_set(x, s);

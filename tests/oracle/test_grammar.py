@@ -23,6 +23,7 @@ SCHEMAS = [
     {"type": "string", "minLength": 2, "maxLength": 4}, {"type": "string", "maxLength": 0}, {"type": "string", "minLength": 20},
     {"type": "string", "pattern": "^[a-z]+[0-9]{2,3}$"}, {"type": "string", "pattern": "b"}, {"pattern": "^(a|bc)*$", "type": "string"},
     {"type": "string", "pattern": "^a.c", "maxLength": 5}, {"type": "string", "pattern": "^\\w+@\\d\\S$"},
+    {"type": "string", "pattern": "^[^\\d\\s]{2}$"},
     {"type": "string", "pattern": "^[^\"\\\\a-y]{1,3}$"}, {"type": "string", "pattern": "é|😀|\\u00df"},
     {"type": "string", "pattern": "^(foo|bar)?(-[0-9]+)*$", "minLength": 3},
     {"enum": ["a", "b\"c", "é", 1, 2.5, None, True, [1, "x"], {"k": [False]}]}, {"const": "only"}, {"const": "\\"}, {"enum": ["a\"b", "\n\\\t"]}, {"type": "string", "pattern": "^[\"\\\\/]$"},

@@ -208,6 +208,24 @@ static void test_limits(void **state) {
         grammar_free(g);
 }
 
+/* Surrogates are no characters: an answer that held one would be no UTF-8. */
+static void test_gbnf_escapes(void **state) {
+        static const struct { const char *src; bool good; } rows[] = {
+                { "root ::= \"\\u00e9\"", true }, { "root ::= [\\ue000-\\uf8ff]", true }, { "root ::= \"\\U0010ffff\"", true },
+                { "root ::= \"\\ud83d\"", false }, { "root ::= [a\\udfff]", false }, { "root ::= \"\\U00110000\"", false },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
+                struct h_error err = {};
+                struct grammar *g = NULL;
+                int r = grammar_from_gbnf(rows[i].src, strlen(rows[i].src), &g, &err);
+
+                assert_int_equal(r == 0, rows[i].good);
+                assert_true(rows[i].good || strstr(err.message, "is no character"));
+                grammar_free(g);
+        }
+}
+
 static void test_large_schemas_end(void **state) {
         static const char *const schemas[] = {
                 "{\"type\": \"string\", \"pattern\": \"(a|b)*a(a|b){18}$\"}",
@@ -264,7 +282,9 @@ static void test_alloc_failures(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_masks),  cmocka_unit_test(test_long_output), cmocka_unit_test(test_bounds),
-                cmocka_unit_test(test_limits), cmocka_unit_test(test_large_schemas_end), cmocka_unit_test(test_alloc_failures),
+                cmocka_unit_test(test_limits),
+                cmocka_unit_test(test_gbnf_escapes),
+                cmocka_unit_test(test_large_schemas_end), cmocka_unit_test(test_alloc_failures),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
