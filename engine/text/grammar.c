@@ -47,6 +47,9 @@ static int compile(const char *src, size_t n, bool gbnf, struct grammar **ret, s
         if (!gbnf) {
                 json_error_t je;
                 g->doc = json_loadb(src, n, JSON_DECODE_ANY, &je);
+                /* The bound of a 64-bit unsigned, say: as a real it is as good as the bounds here get. */
+                if (!g->doc && json_error_code(&je) == json_error_numeric_overflow)
+                        g->doc = json_loadb(src, n, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &je);
                 if (!g->doc) {
                         grammar_free(g);
                         return h_error_set(err, HEARTH_E_grammar_invalid, "the schema is not JSON: line %d, column %d: %s", je.line,

@@ -2,7 +2,7 @@
 /*
  * Grammars for the Python property test. Lines in, one line out for each:
  *
- *   {"schema": SCHEMA} or {"gbnf": TEXT}   {"ok": true} or {"error": MESSAGE}
+ *   {"schema": TEXT} or {"gbnf": TEXT}     {"ok": true} or {"error": MESSAGE}
  *   {"text": TEXT}                         {"accepted": bytes, "done": bool}
  *   {"walk": SEED, "limit": N}             {"text": ...}, null if not finished: random tokens the masks allow
  *   {"led": SEED, "extra": N}              {"text": ..., "done": bool}: at most so many tokens more than the shortest output has bytes
@@ -150,13 +150,11 @@ int main(void) {
                         return 65;
                 if ((x = json_object_get(j, "schema")) || (x = json_object_get(j, "gbnf"))) {
                         bool gbnf = json_object_get(j, "gbnf") != NULL;
-                        char *text = gbnf ? NULL : json_dumps(x, JSON_ENCODE_ANY);
                         struct h_error err = { 0 };
                         int r;
                         g = grammar_free(g);
                         r = gbnf ? grammar_from_gbnf(json_string_value(x), json_string_length(x), &g, &err)
-                                 : grammar_from_json_schema(text, strlen(text), &g, &err);
-                        free(text);
+                                 : grammar_from_json_schema(json_string_value(x), json_string_length(x), &g, &err);
                         answer(r < 0 ? json_pack("{s:s}", "error", r == -EHEARTH ? err.message : strerror(-r)) : json_pack("{s:b}", "ok", 1));
                 } else if ((x = json_object_get(j, "text")) && g) {
                         answer(accept_text(g, v, json_string_value(x), json_string_length(x)));

@@ -142,6 +142,7 @@ REFUSED = [
 ]
 NUMBERS = [
     ({"type": "number", "multipleOf": 0.01}, ["0.5", "2.50", "0", "-3.1", "12345678.25", "7"], ["0.07", "0.005", "1e2", "2.500", "01.5"]), # spellings: one for whole numbers, no idle digits for a constant
+    ({"type": "integer", "minimum": 0, "maximum": 18446744073709551615}, ["0", "7", "999999999999999999"], ["-1", "18446744073709551616"]), # bounds past 64 bits
     (INT, ["0", "-7", "12345678901234567890"], ["1.0", "1e5", "1E2", "-3.00", "5e0", "01"]),
     ({"type": "integer", "minimum": 1, "maximum": 9}, ["5"], ["5.0", "5e0"]), ({"type": "number", "multipleOf": 5}, ["15"], ["15.0", "1.5e1"]),
     ({"const": 5}, ["5"], ["5.0", "5e0"]), ({"const": 5.0}, ["5"], ["5.0"]), ({"enum": [2.5, 1]}, ["2.5", "2.5e0", "1"], ["2.50", "2.500000", "1.0"]),
@@ -302,7 +303,7 @@ def numbers(v):
 
 def check_schema(tool, schema, rnd, bad):
     """Returns (walks finished, valid instances, invalid instances)."""
-    got = tool.ask(schema=schema)
+    got = tool.ask(schema=json.dumps(schema))
     if "error" in got:
         bad.append(f"{json.dumps(schema)}: refused: {got['error']}")
         return 0, 0, 0
@@ -362,11 +363,11 @@ def main():
         got = check_schema(tool, schema, rnd, bad)
         counts = [a + b for a, b in zip(counts, got)]
     for schema, yes, no in NUMBERS:
-        tool.ask(schema=schema)
+        tool.ask(schema=json.dumps(schema))
         bad += [f"{schema}: {t!r} is {'refused' if want else 'accepted'}" for t, want in [(t, True) for t in yes] + [(t, False) for t in no]
                 if tool.ask(text=t)["done"] != want]
     for schema, message in REFUSED:
-        got = tool.ask(schema=schema)
+        got = tool.ask(schema=json.dumps(schema))
         if not got.get("error", "").startswith(message):
             bad.append(f"{json.dumps(schema)}: expected a refusal '{message}...', got {got}")
     for src, yes, no in GBNF:
