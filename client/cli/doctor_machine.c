@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cli/doctor.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,6 +9,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/pci.h"
 
 /* ---- the GPU ---- */
 
@@ -82,30 +83,6 @@ static bool check_nodes(struct doctor *d) {
         return true;
 }
 
-/* A display controller (class 03) of NVIDIA's (10de) on the PCI bus, its address in 'ret'. */
-static bool card_on_bus(const struct doctor *d, char ret[64]) {
-        char full[512], path[512], text[32];
-        struct dirent *e;
-        bool found = false;
-        DIR *bus = opendir(doctor_path(d, "/sys/bus/pci/devices", full));
-
-        if (!bus)
-                return false;
-        while (!found && (e = readdir(bus))) {
-                if (e->d_name[0] == '.' || strlen(e->d_name) >= 64)
-                        continue;
-                snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.63s/vendor", e->d_name);
-                if (!doctor_line(d, path, "0x10de", text, sizeof(text)))
-                        continue;
-                snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.63s/class", e->d_name);
-                found = doctor_line(d, path, "0x03", text, sizeof(text));
-                if (found)
-                        snprintf(ret, 64, "%.63s", e->d_name);
-        }
-        closedir(bus);
-        return found;
-}
-
 void doctor_gpu(struct doctor *d) {
         char driver[300], full[512], advice[500], card[64];
         unsigned major;
@@ -113,7 +90,7 @@ void doctor_gpu(struct doctor *d) {
         if (!doctor_line(d, "/proc/driver/nvidia/version", "NVRM version:", driver, sizeof(driver))) {
                 if (access(doctor_path(d, "/dev/nvidia0", full), F_OK) == 0)
                         doctor_tell(d, FINDING_FAULT, "gpu", "fix: sudo modprobe nvidia nvidia_uvm", "/dev/nvidia0 is there, but no driver is loaded");
-                else if (card_on_bus(d, card))
+                else if (pci_find_display(d->root, "0x10de", card))
                         doctor_tell(d, FINDING_FAULT, "gpu", "fix: install NVIDIA's driver, 580 or later, and restart (Debian: nvidia-driver, from non-free)",
                                     "an NVIDIA card is there (PCI %s), but no driver is loaded", card);
                 else

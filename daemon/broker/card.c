@@ -9,52 +9,20 @@
  */
 #include "daemon/broker/card.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-static bool begins(int dir, const char *device, const char *file, const char *with) {
-        char path[300], text[16] = "";
-        int fd;
-        ssize_t n;
-
-        if ((size_t)snprintf(path, sizeof(path), "%s/%s", device, file) >= sizeof(path))
-                return false;
-        fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-                return false;
-        n = read(fd, text, sizeof(text) - 1);
-        close(fd);
-        return n > 0 && strncmp(text, with, strlen(with)) == 0;
-}
-
-static bool on_bus(const char *root) {
-        char path[512];
-        struct dirent *e;
-        bool found = false;
-        DIR *d;
-
-        if ((size_t)snprintf(path, sizeof(path), "%s/sys/bus/pci/devices", root) >= sizeof(path))
-                return false;
-        d = opendir(path);
-        if (!d)
-                return false;
-        while (!found && (e = readdir(d)))
-                found = e->d_name[0] != '.' && begins(dirfd(d), e->d_name, "vendor", "0x10de") && begins(dirfd(d), e->d_name, "class", "0x03");
-        closedir(d);
-        return found;
-}
+#include "base/pci.h"
+#include "base/types.h"
 
 bool card_present(const char *root) {
         static const char *const signs[] = { "/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version" };
-        char path[512];
+        char path[512], address[64];
 
-        for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+        for (size_t i = 0; i < ELEMENTSOF(signs); i++)
                 if ((size_t)snprintf(path, sizeof(path), "%s%s", root, signs[i]) < sizeof(path) && access(path, F_OK) == 0)
                         return true;
-        return on_bus(root);
+        return pci_find_display(root, "0x10de", address);
 }
 
 bool card_wanted(enum config_backend backend, bool can, const char *root) {

@@ -15,9 +15,9 @@
 
 #define CONFIG_MAX_DIRS 16
 
-/* Load profile and policy of one model; the [model NAME] section overrides [models]. */
 enum config_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 
+/* Load profile and policy of one model; the [model NAME] section overrides [models]. */
 struct config_model {
         char *name;             /* NULL: the default for all */
         uint32_t context;       /* positions per sequence; 0: the smaller of trained and 4096 */
