@@ -370,14 +370,22 @@ def test_chat_piped():
         assert second[2:] == [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "again"}], second
 
 
+def chat(then):
+    """A handler for `hearth chat`, which loads the model before anything is typed; the rest is for 'then'."""
+    def handler(stream, ident, method, fields):
+        if method == "load":
+            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
+        else:
+            then(stream, ident, method, fields)
+    return handler
+
+
 def test_chat_terminal():
     """Ctrl-C ends the answer, not the program; the history is kept; a model can't drive the terminal"""
     calls = []
 
+    @chat
     def handler(stream, ident, method, fields):
-        if method == "load":  # at the start, before anything is typed
-            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
-            return
         calls.append(fields)
         if len(calls) == 1:
             endless(stream, ident, method, fields)
@@ -414,13 +422,11 @@ def test_chat_early_end():
     """Ctrl-D while an answer streams ends nothing; the next one, at the prompt, leaves"""
     typed = threading.Event()
 
+    @chat
     def handler(stream, ident, method, fields):
-        if method == "load":
-            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
-        else:
-            stream.send(EVENT, ident, "tokens", {"text": "first", "ids": struct.pack("<I", 1)})
-            typed.wait(20)
-            answer(("last",))(stream, ident, method, fields)
+        stream.send(EVENT, ident, "tokens", {"text": "first", "ids": struct.pack("<I", 1)})
+        typed.wait(20)
+        answer(("last",))(stream, ident, method, fields)
     with Fixture(handler) as f:
         t = Terminal([HEARTH, "chat", "m"], f.env)
         t.expect("> ")
@@ -438,12 +444,10 @@ def test_chat_commands():
     """/help, /quit, a misspelt command and a message that begins with a slash"""
     calls = []
 
+    @chat
     def handler(stream, ident, method, fields):
-        if method == "load":
-            stream.send(REPLY, ident, "load", {"model": fields["model"], "n_ctx": 1024, "slots": 1})
-        else:
-            calls.append(fields)
-            answer(("Yes.",))(stream, ident, method, fields)
+        calls.append(fields)
+        answer(("Yes.",))(stream, ident, method, fields)
     with Fixture(handler) as f:
         t = Terminal([HEARTH, "chat", "m"], f.env)
         t.expect("> ")
