@@ -10,6 +10,7 @@
  * gets no memory is not for this project to mend.
  */
 #undef _FILE_OFFSET_BITS /* both names are wanted, not one renamed to the other */
+#undef _FORTIFY_SOURCE /* some compilers set it; its inline pread() can't stand beside one of our own */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
