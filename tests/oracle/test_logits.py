@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits, greedy continuations and MTP logits against llama.cpp's, for a folder of tiny models.
 
-usage: test_logits.py HEARTH_PROBE ORACLE_DIR [MODEL...]
+usage: test_logits.py HEARTH_PROBE ORACLE_DIR [MODEL...] [-- PROBE-OPTION...]
 
 ORACLE_DIR holds models/NAME.gguf and expected/NAME.json, NAME.logits.npy and perhaps NAME.dequant.npy (llama.cpp on
 the file with every tensor decoded to F32) and NAME.exactgelu.npy (an exact GELU instead of llama.cpp's table). Exits 77
@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 
 import numpy as np
 
@@ -27,9 +28,45 @@ EXACT = ONE + ["--exact", "--kv", "f32"]
 SERVED = ONE + ["--kv", "f16"]
 
 
+class Session:
+    """hearth-probe for many commands: a GPU's driver then starts once."""
+
+    def __init__(self, probe):
+        self.said = tempfile.TemporaryFile("w+", errors="replace")
+        self.p = subprocess.Popen([*probe, "session"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True)
+
+    def run(self, words):
+        """(exit status, stdout, stderr)"""
+        self.said.seek(0)
+        self.said.truncate()
+        timer = threading.Timer(300, self.p.kill)
+        timer.start()
+        out = []
+        try:
+            self.p.stdin.write("\t".join(words) + "\n")
+            self.p.stdin.flush()
+            for line in self.p.stdout:
+                if line.startswith("\x1e"):
+                    self.said.seek(0)
+                    return int(line[1:]), "".join(out), self.said.read()
+                out.append(line)
+        except BrokenPipeError:
+            pass
+        finally:
+            timer.cancel()
+        self.said.seek(0)
+        return self.p.wait(), "".join(out), self.said.read()
+
+    def close(self):
+        self.p.stdin.close()
+        self.p.wait(60)
+        self.p.stdout.close()
+        self.said.close()
+
+
 class Model:
-    def __init__(self, probe, folder, name):
-        self.probe, self.name, self.failed = probe, name, 0
+    def __init__(self, session, options, folder, name):
+        self.session, self.options, self.name, self.failed = session, options, name, 0
         self.path = os.path.join(folder, "models", name + ".gguf")
         base = os.path.join(folder, "expected", name)
         with open(base + ".json") as f:
@@ -52,11 +89,10 @@ class Model:
         print("FAIL %s: %s" % (self.name, text))
 
     def run(self, command, ids, *options):
-        p = subprocess.run([self.probe, command, "--model", self.path, "--tokens", ",".join(map(str, ids)), *options],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
-        if p.returncode:
-            raise RuntimeError("%s ended with %d: %s" % (command, p.returncode, p.stderr.strip()))
-        return p.stdout
+        status, out, said = self.session.run([command, "--model", self.path, "--tokens", ",".join(map(str, ids)), *self.options, *options])
+        if status:
+            raise RuntimeError("%s ended with %d: %s" % (command, status, said.strip()))
+        return out
 
     def rows(self, command, ids, *options):
         with tempfile.NamedTemporaryFile(suffix=".npy") as f:
@@ -149,12 +185,20 @@ class Model:
 
 
 def main():
-    probe, folder = sys.argv[1], sys.argv[2]
+    words = sys.argv[1:]
+    options = words[words.index("--") + 1:] if "--" in words else []
+    probe, folder, *names = words[:words.index("--")] if "--" in words else words
     if not os.path.isdir(os.path.join(folder, "expected")):
         print("skipped: %s is not there" % folder)
         return 77
-    names = sys.argv[3:] or sorted(x[:-5] for x in os.listdir(os.path.join(folder, "expected")) if x.endswith(".json"))
-    bad = [n for n in names if not Model(probe, folder, n).check()]
+    names = names or sorted(x[:-5] for x in os.listdir(os.path.join(folder, "expected")) if x.endswith(".json"))
+    bad, session = [], None
+    for n in names:
+        if session is None or session.p.poll() is not None:
+            session = Session([probe])
+        if not Model(session, options, folder, n).check():
+            bad.append(n)
+    session.close()
     if bad:
         print("failed: " + " ".join(bad))
     return 1 if bad else 0

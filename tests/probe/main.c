@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options and the choice of the job. */
 #include <getopt.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "probe.h"
@@ -24,6 +25,7 @@ static int usage(void) {
         fprintf(stderr, "hearth-probe COMMAND OPTIONS\n\n");
         for (size_t i = 0; i < ELEMENTSOF(commands); i++)
                 fprintf(stderr, "  %-11s %s\n", commands[i].name, commands[i].usage);
+        fprintf(stderr, "  %-11s %s\n", "session", "commands from stdin, one a line, words separated by tabs");
         fprintf(stderr, "\nwith a model: [--backend cpu|cuda] [--kv f32|f16|bf16|q8_0|q4_0] [--threads N] [--exact]\n"
                 "  [--variant auto|scalar|portable|avx2|avx512] [--chunk N] [--ctx N]\n"
                 "  [--vram-budget BYTES[MG]] [--gpu-layers N] [--rest auto|host|device]: what of the model is in device memory, and\n"
@@ -142,7 +144,7 @@ static int parse(int argc, char **argv, struct options *o) {
         return r;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
         struct options o = { .gpu_layers = -1, .n = 32, .window = 1024, .prefill = 512, .decode = 128, .batch = 1, .repeat = 3 };
 
         for (size_t i = 0; argc > 1 && i < ELEMENTSOF(commands); i++)
@@ -151,4 +153,35 @@ int main(int argc, char **argv) {
                         return r ? r : commands[i].run(&o);
                 }
         return usage();
+}
+
+/*
+ * Commands from stdin, one a line, words separated by tabs; after each a line of its exit status behind a record separator.
+ * Many small jobs on a GPU are one start of its driver this way.
+ */
+static int session(void) {
+        char *line = NULL, *words[64];
+        size_t room = 0;
+        ssize_t len;
+
+        while ((len = getline(&line, &room, stdin)) > 0) {
+                char *save = NULL;
+                int n = 1, r;
+
+                line[strcspn(line, "\n")] = 0;
+                words[0] = (char *)"hearth-probe";
+                for (char *w = strtok_r(line, "\t", &save); w && n < (int)ELEMENTSOF(words) - 1; w = strtok_r(NULL, "\t", &save))
+                        words[n++] = w;
+                words[n] = NULL;
+                optind = 0; /* getopt_long() starts anew */
+                r = run(n, words);
+                printf("\x1e%d\n", r);
+                fflush(stdout);
+        }
+        free(line);
+        return 0;
+}
+
+int main(int argc, char **argv) {
+        return argc == 2 && strcmp(argv[1], "session") == 0 ? session() : run(argc, argv);
 }
