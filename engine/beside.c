@@ -18,8 +18,9 @@
 #define MAX_LAYER_OPS 24u /* launches of a layer, upwards */
 #define EARLY_NS 60000u   /* a sleep's end before that of a step alone: its token is waited for */
 #define LATE_NS 30000u    /* and behind that of a step with another one behind it: one look finds it done */
-#define DRIFT_NS 200u
+#define DRIFT 10000u      /* the clocks drift by less than one part of these */
 #define MAX_SLEEP_NS 1000000000u
+#define IDLE_NS 1000000000u /* after that long they are compared anew */
 
 static uint64_t up256(uint64_t n) {
         return (n + 255) & ~(uint64_t)255;
@@ -118,28 +119,37 @@ uint64_t beside_now(void) {
 /*
  * Sleeps until the step should be done. Behind another step that is one step's
  * time after that one by the device's clock, which 'offset_ns' brings to ours:
- * the least difference seen, let go of slowly because clocks drift. Waking late
- * thus doesn't make the next sleep longer.
+ * the least difference seen, let go of slowly because clocks drift. How long a
+ * step took is told by that clock too, so that waking late doesn't make the next
+ * sleep longer. Steps with prompt rows, each of another length, end by their
+ * event: the driver's wait costs more, but there are few of them.
  */
 int beside_wait(struct eng_context *c, struct flight *f) {
         const struct k_ops *ops = c->dev->ops;
         struct beside *b = &c->beside;
-        bool behind = f->begun_ns < b->finished_ns && b->device_ns;
-        uint64_t now, end, ns;
-        int r;
+        bool behind = f->begun_ns < b->finished_ns && b->device_ns, anew = !behind && f->begun_ns - b->finished_ns > IDLE_NS;
+        uint64_t now, end, ns, least, after = 0;
+        int r = 0;
 
-        if (f->n_sample == 0)
-                return ops->event_wait(c->dev, f->event);
+        if (f->n_sample == 0 || f->prompt)
+                r = ops->event_wait(c->dev, f->event);
+        if (r < 0 || f->n_sample == 0)
+                return r;
         now = beside_now();
         end = (behind ? b->device_ns + b->offset_ns + LATE_NS : f->begun_ns - EARLY_NS) + b->step_ns;
-        r = ops->sample_wait(c->dev, f->out, f->n_sample, f->stamp, end > now && end - now < MAX_SLEEP_NS ? end - now : 0);
+        if (!f->prompt && !anew && end > now && end - now < MAX_SLEEP_NS)
+                after = end - now;
+        r = ops->sample_wait(c->dev, f->out, f->n_sample, f->stamp, after);
         if (r < 0)
                 return r;
         now = beside_now();
         ns = f->out[f->n_sample - 1].ns;
-        /* Alone, a sleep that was too long is what was measured: the next one's earlier end brings it down to the truth. */
-        b->step_ns = behind && ns > b->device_ns ? ns - b->device_ns : now - f->begun_ns;
-        b->offset_ns = b->finished_ns && (int64_t)(b->offset_ns + DRIFT_NS - (now - ns)) < 0 ? b->offset_ns + DRIFT_NS : now - ns;
+        least = b->offset_ns + (now - b->finished_ns) / DRIFT;
+        b->offset_ns = !anew && (int64_t)(least - (now - ns)) < 0 ? least : now - ns;
+        if (!f->prompt) {
+                int64_t took = (int64_t)(behind && ns > b->device_ns ? ns - b->device_ns : ns + b->offset_ns - f->begun_ns);
+                b->step_ns = (uint64_t)MAX(took, (int64_t)0);
+        }
         b->finished_ns = now;
         b->device_ns = ns;
         return 0;
@@ -195,7 +205,9 @@ int eng_context_warm(struct eng_context *c, struct h_error *err) {
                 return h_error_set(err, HEARTH_E_busy, "a step is in flight");
         r = take_down(c, b->n_made % b->n_width + 1, b->length[b->n_made / b->n_width], &b->graph[b->n_made]);
         if (r == -ENOTSUP) { /* this model's steps can't be taken down: all run op by op */
-                b->n_made = b->n_width = 0;
+                for (uint32_t i = 0; i < b->n_made; i++)
+                        c->dev->ops->graph_free(c->dev, b->graph[i]);
+                b->graph_bytes = b->n_made = b->n_width = 0;
                 return 0;
         }
         if (r < 0) {

@@ -57,12 +57,13 @@ struct flight {
         uint32_t n;
         bool done;                   /* the results are there */
         bool exclusive;              /* hands out logits or hidden states: no other step may begin */
+        bool prompt;                 /* has prompt rows: it takes any time, and says nothing of the next one's */
         struct flight_item *item;    /* [n_places] */
         struct eng_result *result;   /* [n_places] */
         struct k_sample_out *out;    /* [n_places] written by the device */
         uint32_t n_sample;           /* of them, and the stamp that says so */
         uint64_t stamp, begun_ns;
-        void *event;                 /* for steps that sample nothing */
+        void *event;                 /* for steps with prompt rows, and those that sample nothing */
 };
 
 /*
@@ -82,7 +83,7 @@ struct beside {
         void **graph;                /* [n_length][n_width]; NULL: not made */
         uint32_t n_width, n_length, n_made, length[MAX_LENGTHS];
         uint64_t graph_bytes;
-        /* For how long to sleep: a step's time; when the last one was seen to be done, and was by the device's clock; ours less that. */
+        /* For how long to sleep: the time of a step of generated rows; when the last one was seen to be done, and was by the device's clock; ours less that. */
         uint64_t step_ns, finished_ns, device_ns, offset_ns;
 };
 

@@ -254,6 +254,7 @@ static int run(struct eng_context *c, struct step *st, struct flight *f) {
         int r;
 
         f->n_sample = st->n_sample;
+        f->prompt = st->b.n_d < st->b.n;
         if (c->async)
                 f->begun_ns = beside_now();
         if (graph) {
@@ -271,7 +272,7 @@ static int run(struct eng_context *c, struct step *st, struct flight *f) {
         }
         if (r >= 0 && (f->exclusive || !c->async))
                 return fetch(c, st, f);
-        return r < 0 || f->n_sample ? r : ops->event_record(c->dev, f->event);
+        return r < 0 || (f->n_sample && !f->prompt) ? r : ops->event_record(c->dev, f->event);
 }
 
 /* The sequences are as after the step from here on. */
