@@ -69,6 +69,7 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
                 device_take(m->worker, false);
                 r = eng_context_warm(m->context, err);
                 device_give(m->worker);
+                atomic_fetch_add(&m->worker->steps, 1); /* a load that gets on */
                 if (r == 0)
                         break;
                 nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL); /* else the engine's thread would never get it */
