@@ -16,6 +16,34 @@
 
 #include "kernels/cuda/cuda.cuh"
 
+/*
+ * The crumbs' place is in the kernels' own constants, of which a process has one set: devices that are open at once share it,
+ * and it is there as long as one of them is. They are opened and closed by one thread.
+ */
+static volatile uint32_t *crumbs;
+static uint32_t n_crumbs;
+
+static int crumbs_take(struct cuda_dev *d) {
+        if (n_crumbs == 0) {
+                CUDA_TRY(d, cudaHostAlloc((void **)&crumbs, 64, cudaHostAllocPortable), "crumbs");
+                *crumbs = 0;
+        }
+        n_crumbs++;
+        d->crumb = crumbs;
+        int r = 0;
+#define X(name) r = r ? r : cuda_crumbs_##name(d);
+        CUDA_FAMILIES(X)
+#undef X
+        return r;
+}
+
+static void crumbs_give(struct cuda_dev *d) {
+        if (!d->crumb || --n_crumbs > 0)
+                return;
+        cudaFreeHost((void *)crumbs);
+        crumbs = NULL;
+}
+
 /* The source file and line of the last kernel begun, or "". */
 static const char *last_kernel(const struct cuda_dev *d, char buf[64]) {
         static const char *const files[] = {
@@ -54,16 +82,16 @@ static void set_why(char why[256], const char *fmt, ...) {
 /* Why the runtime found no usable driver or device, from what the machine shows. */
 static void explain(cudaError_t e, char why[256]) {
         int need = 0, have = 0;
-        bool node = access("/dev/nvidiactl", F_OK) == 0, open_ok = false;
+        bool node = access("/dev/nvidiactl", F_OK) == 0, refused = false;
 
         cudaRuntimeGetVersion(&need);
         if (node) {
                 int fd = open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
-                open_ok = fd >= 0;
+                refused = fd < 0 && errno == EACCES;
                 fd_close(fd);
         }
         cudaDriverGetVersion(&have);
-        if (node && !open_ok && errno == EACCES)
+        if (refused)
                 set_why(why, "no permission for the NVIDIA device nodes (/dev/nvidia*): add this user to the group that owns them");
         else if (have && have < need && (e == cudaErrorInsufficientDriver || e == cudaErrorCompatNotSupportedOnDevice))
                 set_why(why, "the NVIDIA driver is too old: it supports CUDA %d.%d, this build needs %d.%d; update the driver",
@@ -95,8 +123,7 @@ static void dev_close(struct k_dev *kd) {
         cuda_memory_close(d);
         cudaFree(d->stage_dev);
         cudaFree(d->rope_dev);
-        if (d->crumb)
-                cudaFreeHost((void *)d->crumb);
+        crumbs_give(d);
         for (int i = 0; i < CUDA_MAX_SCRATCH; i++)
                 cudaFree(d->scratch[i].mem);
         if (d->stream)
@@ -122,12 +149,7 @@ static int dev_init(struct cuda_dev *d) {
         /* One table more than there are: moe_counters(), zero between launches. */
         CUDA_TRY(d, cudaMalloc((void **)&d->rope_dev, sizeof(double) * (CUDA_ROPE_MAX + 1) * (CUDA_ROPE_DIMS / 2)), "rope tables");
         CUDA_TRY(d, cudaMemset(d->rope_dev + CUDA_ROPE_MAX * (CUDA_ROPE_DIMS / 2), 0, sizeof(double) * (CUDA_ROPE_DIMS / 2)), "counters");
-        CUDA_TRY(d, cudaHostAlloc((void **)&d->crumb, 64, cudaHostAllocDefault), "crumbs");
-        *d->crumb = 0;
-        int r = 0;
-#define X(name) r = r ? r : cuda_crumbs_##name(d);
-        CUDA_FAMILIES(X)
-#undef X
+        int r = crumbs_take(d);
         if (r == 0)
                 r = cuda_tables_dequant(d);
         if (r == 0)

@@ -81,7 +81,11 @@ void cuda_mem_free(struct k_dev *kd, void *p) {
 
         if (!p)
                 return;
-        cuda_flush(d);
+        /*
+         * Nothing that is recorded reads it: memory is freed between batches, or by a load that failed, whose memory no step has
+         * seen. That one comes from another thread than the steps': what they record is not to be touched.
+         */
+        cudaSetDevice(d->ordinal);
         cudaStreamSynchronize(d->stream);
         pthread_mutex_lock(&d->mem.lock);
         for (at = &d->mem.blocks; (b = *at) != NULL; at = &b->next)
