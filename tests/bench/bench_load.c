@@ -9,6 +9,8 @@
  * driver says is free before and after.
  *
  *     bench_load --stream A.gguf --load B.gguf [--gpu-layers N]
+ *
+ * Either may be synth:MODEL:TYPE (tests/bench/synth).
  */
 #include <fcntl.h>
 #include <getopt.h>
@@ -22,6 +24,7 @@
 
 #include "base/alloc.h"
 #include "engine/engine.h"
+#include "tests/bench/synth/synth_image.h"
 
 enum phase { PHASE_QUIET, PHASE_UPLOAD, PHASE_CONTEXT, PHASE_BESIDE, PHASE_LEAVE, PHASE_AGAIN, _PHASE_MAX };
 static const char *const phase_names[] = { "nothing else", "upload", "context", "it is there", "leaving", "upload, pinned before" };
@@ -55,13 +58,19 @@ static int open_image(const char *path, struct eng_image **ret) {
         struct eng_image_options io = { .backend = ENG_CUDA };
         struct eng_source src = { .n_fds = 1, .name = path };
         struct h_error err = { 0 };
-        int fd = open(path, O_RDONLY | O_CLOEXEC), memfd = memfd_create("model", MFD_CLOEXEC), r;
+        int fd = -1, memfd = -1, r;
         uint64_t bytes;
 
-        src.fds = &fd;
-        r = fd < 0 || memfd < 0 ? h_error_from_errno(&err, -errno, path) : eng_image_build(&src, &io, memfd, &bytes, &err);
-        if (r >= 0)
-                r = eng_image_open(memfd, false, ret, &err);
+        if (strncmp(path, SYNTH_PREFIX, strlen(SYNTH_PREFIX)) == 0) {
+                r = synth_image(path, &io, &memfd, ret, &err);
+        } else {
+                fd = open(path, O_RDONLY | O_CLOEXEC);
+                memfd = memfd_create("model", MFD_CLOEXEC);
+                src.fds = &fd;
+                r = fd < 0 || memfd < 0 ? h_error_from_errno(&err, -errno, path) : eng_image_build(&src, &io, memfd, &bytes, &err);
+                if (r >= 0)
+                        r = eng_image_open(memfd, false, ret, &err);
+        }
         fd_close(fd);
         fd_close(memfd);
         return r < 0 ? fail(&err, path) : 0;

@@ -12,7 +12,7 @@
 #include "engine/image.h"
 #include "engine/sample.h"
 #include "probe.h"
-#include "tests/bench/synth/synth.h"
+#include "tests/bench/synth/synth_image.h"
 
 double now_seconds(void) {
         struct timespec t;
@@ -53,41 +53,14 @@ static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, str
         return 0;
 }
 
-/* "synth:SPEC": an empty file of the right size, whose bytes are made when they are read. */
-static ssize_t synth_pread(void *ud, int fd, void *buf, size_t n, uint64_t off) { return synth_read(ud, buf, n, off); }
-
-static int fill_synth(const struct options *o, struct probe *p, struct h_error *err) {
-        struct eng_image_options io = { .backend = o->backend };
-        struct eng_source src = { .n_fds = 1, .name = o->model, .pread = synth_pread, .parallel = true };
-        struct synth *s = NULL;
-        uint64_t bytes;
-        char why[256];
-        int fd, r;
-
-        r = synth_open(o->model + strlen("synth:"), &s, why);
-        if (r < 0)
-                return r == -ENOMEM ? h_error_from_errno(err, r, o->model) : h_error_set(err, HEARTH_E_model_not_found, "%s", why);
-        fd = memfd_create("synth", MFD_CLOEXEC);
-        src.fds = &fd;
-        src.ud = s;
-        p->memfd = memfd_create("model", MFD_CLOEXEC);
-        if (fd < 0 || p->memfd < 0 || ftruncate(fd, (off_t)synth_facts(s)->file) < 0)
-                r = h_error_from_errno(err, -errno, "memfd_create");
-        else
-                r = eng_image_build(&src, &io, p->memfd, &bytes, err);
-        fd_close(fd);
-        synth_close(s);
-        return r < 0 ? r : eng_image_open(p->memfd, false, &p->image, err);
-}
-
 static int fill(const struct options *o, struct probe *p, struct h_error *err) {
         struct eng_image_options io = { .backend = o->backend };
         struct eng_source src = { .n_fds = 1, .name = o->model, .open_part = open_part, .ud = (void *)o->model };
         uint64_t bytes;
         int fd, r;
 
-        if (strncmp(o->model, "synth:", strlen("synth:")) == 0)
-                return fill_synth(o, p, err);
+        if (strncmp(o->model, SYNTH_PREFIX, strlen(SYNTH_PREFIX)) == 0)
+                return synth_image(o->model, &io, &p->memfd, &p->image, err);
         fd = open(o->model, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0)
                 return h_error_set(err, HEARTH_E_model_not_found, "%s: %s", o->model, strerror(errno));
