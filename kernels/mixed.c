@@ -23,6 +23,12 @@ struct map {
         size_t bytes;
 };
 
+/* A staging area that became too small: graphs made before have its address, so it stays as long as the devices. */
+struct outgrown {
+        struct outgrown *next;
+        uint8_t *stage;
+};
+
 struct k_mixed {
         struct k_ops ops;            /* the main device's, three replaced */
         const struct k_ops *main;    /* as it was */
@@ -33,6 +39,7 @@ struct k_mixed {
 
         uint8_t *stage;              /* host_alloc(): inputs, then outputs */
         size_t in_bytes, out_bytes;
+        struct outgrown *outgrown;
         void *moe;
         size_t moe_bytes;
 };
@@ -335,6 +342,12 @@ static void mixed_close(struct k_dev *dev) {
                 (void)main->sync(dev);
         if (m->stage)
                 main->host_free(dev, m->stage);
+        while (m->outgrown) {
+                struct outgrown *o = m->outgrown;
+                m->outgrown = o->next;
+                main->host_free(dev, o->stage);
+                free(o);
+        }
         m->host->ops->close(m->host);
         free(m->moe);
         free(m->maps);
@@ -393,6 +406,7 @@ size_t k_mixed_bytes(struct k_dev *main, const struct k_mixed_shape *s) {
 
 int k_mixed_reserve(struct k_dev *main, const struct k_mixed_shape *s) {
         struct k_mixed *m = main->mixed;
+        struct outgrown *old;
         struct sizes z;
         uint8_t *stage;
         int r;
@@ -408,10 +422,17 @@ int k_mixed_reserve(struct k_dev *main, const struct k_mixed_shape *s) {
                 z.in = MAX(z.in, m->in_bytes);
                 z.out = MAX(z.out, m->out_bytes);
                 stage = m->main->host_alloc(main, z.in + z.out);
-                if (!stage)
+                old = m->stage ? h_new0(struct outgrown, 1) : NULL;
+                if (!stage || (m->stage && !old)) {
+                        if (stage)
+                                m->main->host_free(main, stage);
+                        free(old);
                         return -ENOMEM;
-                if (m->stage)
-                        m->main->host_free(main, m->stage);
+                }
+                if (old) {
+                        *old = (struct outgrown){ m->outgrown, m->stage };
+                        m->outgrown = old;
+                }
                 m->stage = stage;
                 m->in_bytes = z.in;
                 m->out_bytes = z.out;

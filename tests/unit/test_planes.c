@@ -309,10 +309,46 @@ static void test_mixed_moe(void **state) {
         mixed->ops->close(mixed);
 }
 
+static const struct k_ops *uncounted;
+static uint32_t allocated, freed;
+
+static void *count_alloc(struct k_dev *d, size_t bytes) {
+        allocated++;
+        return uncounted->host_alloc(d, bytes);
+}
+
+static void count_free(struct k_dev *d, void *p) {
+        freed++;
+        uncounted->host_free(d, p);
+}
+
+/* A second, larger model: graphs of the first one's steps copy to and from the staging area that was there then. */
+static void test_mixed_outgrown(void **state) {
+        struct k_mixed_shape shape = { .n_rows = 8, .max_cols = 512, .max_out = 256, .n_head = 4, .n_ctx = 64 };
+        struct k_dev *mixed = open_cpu();
+        struct k_ops counted = *mixed->ops;
+
+        (void)state;
+        uncounted = mixed->ops;
+        counted.host_alloc = count_alloc;
+        counted.host_free = count_free;
+        mixed->ops = &counted;
+        assert_int_equal(k_mixed_attach(mixed, open_cpu()), 0);
+        for (uint32_t i = 0; i < 3; i++) {
+                shape.max_cols *= 2;
+                assert_int_equal(k_mixed_reserve(mixed, &shape), 0);
+                assert_int_equal(k_mixed_reserve(mixed, &shape), 0);
+                assert_int_equal(allocated, i + 1);
+                assert_int_equal(freed, 0);
+        }
+        mixed->ops->close(mixed);
+        assert_int_equal(freed, 3);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_rows_come_back), cmocka_unit_test(test_products), cmocka_unit_test(test_mixed_linear),
-                cmocka_unit_test(test_mixed_moe),
+                cmocka_unit_test(test_mixed_moe), cmocka_unit_test(test_mixed_outgrown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
