@@ -16,7 +16,8 @@
 #include "engine/profile.h"
 #include "kernels/mixed.h"
 
-#define GRAPH_BYTES ((uint64_t)64 << 20) /* step graphs of a context: measured below that for 80 layers */
+#define GRAPH_BYTES ((uint64_t)64 << 20) /* for step graphs of a context, at least, */
+#define SPARE_BYTES ((uint64_t)32 << 20) /* and beside them: the driver takes its memory in pieces */
 
 static int add(uint64_t *acc, uint64_t v) {
         return __builtin_add_overflow(*acc, v, acc) ? -EOVERFLOW : 0;
@@ -32,10 +33,14 @@ static int count_rest(struct eng_model *m, const struct eng_load *l, uint64_t *r
         r = tensors_open(m->d, m->im, &how, &m->t, err);
         if (r >= 0)
                 r = arch_describe(m->im->g, m->t, &m->desc, err);
-        if (r >= 0 && l->limits)
+        if (r >= 0 && l->limits) {
                 r = context_plan(m, l->limits, &p, err);
+                if (r >= 0)
+                        n = MAX(n, beside_graph_bytes(m, &p) + SPARE_BYTES);
+        }
         if (r >= 0 && (add(&n, p.kv) < 0 || add(&n, p.draft) < 0 || add(&n, p.state) < 0 || add(&n, p.forward) < 0 || add(&n, p.logits) < 0 ||
-                       add(&n, p.hidden) < 0 || add(&n, p.hidden) < 0 || add(&n, p.scratch) < 0 || add(&n, tensors_own_bytes(m->t)) < 0))
+                       add(&n, p.hidden) < 0 || add(&n, p.hidden) < 0 || add(&n, p.sampling) < 0 || add(&n, p.scratch) < 0 ||
+                       add(&n, tensors_own_bytes(m->t)) < 0))
                 r = h_error_set(err, HEARTH_E_model_no_memory, "the context's size overflows");
         m->desc = arch_desc_free(m->desc);
         m->t = tensors_close(m->t);

@@ -169,7 +169,7 @@ int eng_plan(const struct eng_model *m, const struct eng_limits *l, uint64_t ava
              struct h_error *err) {
         struct context_plan p;
         struct eng_memory mem = { 0 };
-        uint64_t total, taken, hidden;
+        uint64_t total, taken, hidden, host;
         char a[32], b[32];
         int r;
 
@@ -190,8 +190,10 @@ int eng_plan(const struct eng_model *m, const struct eng_limits *l, uint64_t ava
                 return h_error_set(err, HEARTH_E_model_no_memory, "the context's size overflows");
         mem.context = p.arena + p.pinned;
         mem.graphs = beside_graph_bytes(m, &p);
-        if (__builtin_add_overflow(taken, mem.context, &taken) ||
-            __builtin_add_overflow(taken, mem.weights, &mem.total))
+        /* A card's memory has nothing to do with what its host keeps. */
+        host = m->d->o.backend == ENG_CPU ? 0 : mem.context;
+        if (__builtin_add_overflow(taken, mem.context - host, &taken) || __builtin_add_overflow(taken, host, &mem.total) ||
+            __builtin_add_overflow(mem.total, mem.weights, &mem.total))
                 return h_error_set(err, HEARTH_E_model_no_memory, "the context's size overflows");
         if (available == 0 && eng_device_memory(m->d, &total, &available) < 0)
                 available = UINT64_MAX;
