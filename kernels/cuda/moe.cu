@@ -216,14 +216,19 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                       size_t y_stride, const uint32_t *y_row) {
         const uint32_t X = m->c->a.n_expert, kpad = kpad_of(w->cols);
         const size_t one = (size_t)w->rows * kpad;
-        uint32_t at_once = (uint32_t)MIN(m->d->s_dequant_bytes / (one * sizeof(__half)), (size_t)X);
+        /* Whole experts, as many as there is room for; of one that is too large, a slice of its rows. */
+        const size_t fit = m->d->s_dequant_bytes / (kpad * sizeof(__half)); /* rows */
+        const uint32_t at_once = (uint32_t)MIN(MAX(fit / w->rows, (size_t)1), (size_t)X), step = fit >= w->rows ? w->rows : (uint32_t)(fit & ~(size_t)15);
+        uint32_t e0 = 0, r0 = 0;
         int r;
 
-        if (at_once == 0)
+        if (step == 0)
                 return -E2BIG;
-        for (uint32_t e0 = 0; e0 < X; e0 += at_once) {
-                uint32_t n = MIN(at_once, X - e0);
-                if ((r = cuda_dequant_experts(m->d, w, e0, n, m->s.list[1].first, m->d->s_dequant, kpad)) < 0)
+        while (e0 < X) {
+                const uint32_t n = MIN(at_once, X - e0), rows = MIN(step, w->rows - r0);
+                r = rows == w->rows ? cuda_dequant_experts(m->d, w, e0, n, m->s.list[1].first, m->d->s_dequant, kpad)
+                                    : cuda_dequant(m->d, w, e0, r0, rows, m->d->s_dequant, K_F16, kpad);
+                if (r < 0)
                         return r;
                 struct matmul p = {};
                 p.x = x;
@@ -232,11 +237,11 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                 p.w_stride = kpad;
                 p.m = n_rows; /* the most that one expert can have */
                 p.m_all = n_rows * m->c->a.n_used;
-                p.n = w->rows;
+                p.n = rows;
                 p.w_scale = w->scale;
-                p.bias = bias;
+                p.bias = bias ? bias + r0 : NULL;
                 p.bias_group = w->rows;
-                p.y = y;
+                p.y = y + r0;
                 p.y_stride = y_stride;
                 p.y_row = y_row;
                 p.n_group = n;
@@ -245,6 +250,10 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                 p.w_group = one;
                 if ((r = cuda_matmul(m->d, &p)) < 0)
                         return r;
+                if ((r0 += rows) == w->rows) {
+                        r0 = 0;
+                        e0 += n;
+                }
         }
         return 0;
 }

@@ -129,6 +129,10 @@ void check_moe(struct rig *r) {
                 moe_case(r, &cases[i], 1);
                 moe_case(r, &cases[i], r->tiny ? 6 : 23);
         }
+        /* An expert larger than the room in which it is decoded. */
+        static const struct moe large = { K_Q4_0, 2, 1, 8192, 4400, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
+        if (!r->tiny)
+                moe_case(r, &large, 5);
         head_case(r, K_F32, 4, 24, 40, 3);
         head_case(r, K_Q8_0, 8, 64, 128, 5);
         head_case(r, K_Q4_K, 4, 40, 256, 40);
