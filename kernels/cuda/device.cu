@@ -297,11 +297,14 @@ struct scratch_plan {
 enum : size_t { DEQUANT_BYTES = 64 << 20, ATTN_BYTES_MIN = 16 << 20, ATTN_BYTES_MAX = 256 << 20 };
 
 static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx, struct scratch_plan *p) {
-        size_t kpad = kpad_of(max_cols), splits = DIV_ROUND_UP((size_t)n_ctx, CUDA_SPLIT);
-        size_t attn = (size_t)MIN(max_rows, 64u) * n_head * splits * (576 + 2) * sizeof(float);
+        size_t kpad = kpad_of(max_cols), splits = 1, one, attn;
 
+        while (splits * CUDA_SPLIT < n_ctx) /* as a step counts them */
+                splits *= 2;
+        one = (size_t)n_head * splits * (576 + 2) * sizeof(float);
+        attn = MIN(max_rows, 64u) * one;
         p->image = (image_bytes(max_rows, max_cols) + 255) & ~(size_t)255;
-        p->attn = MIN(MAX(attn, (size_t)ATTN_BYTES_MIN), (size_t)ATTN_BYTES_MAX);
+        p->attn = MAX(MIN(MAX(attn, (size_t)ATTN_BYTES_MIN), (size_t)ATTN_BYTES_MAX), one); /* one row at least */
         p->row = ((size_t)max_rows * max_cols * sizeof(float) + 255) & ~(size_t)255;
         p->dequant = MAX((size_t)DEQUANT_BYTES, kpad * 16 * sizeof(float));
         p->total = p->image + p->attn + p->row + p->dequant;
