@@ -35,6 +35,10 @@ void calibrate_tell(const struct calibration *c, const char *what) {
                 c->o->progress(c->o->ud, what);
 }
 
+bool calibrate_wanted(const struct calibration *c, enum k_type t) {
+        return t != K_I32 && (!c->o->types || c->o->types & 1ull << t);
+}
+
 int calibrate_failed(const struct calibration *c, int r, const char *what) {
         return h_error_set(c->err, r == -ENOMEM ? HEARTH_E_no_memory : r == -EIO ? HEARTH_E_device_lost : HEARTH_E_internal, "measuring %s: %s", what,
                            r == -EIO ? c->ops->last_error(c->k) : strerror(-r));
@@ -227,7 +231,7 @@ static void random_weights(enum k_type t, size_t n_blocks, uint8_t *dst) {
         }
 }
 
-int calibrate_step(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt) {
+int calibrate_queue(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt) {
         struct k_batch b = { .n = n, .n_d = prompt ? 0 : n, .n_seq = 1 };
         struct k_act x = { .f = c->x, .q = c->xq, .cols = m->cols };
         int r = c->ops->batch_begin(c->k, &b), e;
@@ -243,8 +247,11 @@ int calibrate_step(struct calibration *c, const struct calibrate_matrix *m, uint
                 r = c->ops->linear(c->k, &b, &a);
         }
         e = c->ops->batch_end(c->k, &b);
-        if (r >= 0)
-                r = e;
+        return r < 0 ? r : e;
+}
+
+int calibrate_step(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt) {
+        int r = calibrate_queue(c, m, n_w, n, prompt);
         return r < 0 ? r : c->ops->sync(c->k);
 }
 
@@ -403,7 +410,7 @@ static int measure_products(struct calibration *c) {
         if (r < 0)
                 r = calibrate_failed(c, r, "products");
         for (unsigned t = 0; r == 0 && t < _K_TYPE_MAX; t++)
-                if (t != K_I32)
+                if (calibrate_wanted(c, (enum k_type)t))
                         r = measure_type(c, (enum k_type)t);
         if (r == 0)
                 r = calibrate_choices(c);

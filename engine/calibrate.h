@@ -11,6 +11,7 @@
 #include "engine/profile.h"
 
 struct eng_calibrate {
+        uint64_t types;                         /* only these, 1 << enum k_type each; 0: all */
         bool quick;                             /* small shapes, each timed once: rough figures, for looking at how it works */
         void (*progress)(void *ud, const char *what); /* may be NULL */
         void *ud;

@@ -36,6 +36,15 @@ struct calibrate_matrix {
         struct k_weight w[CALIBRATE_COPIES];
 };
 
+/* Experts of equal matrices; launches with other choices of experts, so that none comes from a cache. */
+struct calibrate_experts {
+        uint32_t ff, cols, n_set;       /* n_set: launches that go through all experts */
+        struct calibrate_matrix gate, up, down; /* copies: the experts */
+        float *router;                  /* [n_set][rows of a launch][experts] */
+        void *scratch;
+        size_t scratch_bytes;
+};
+
 double calibrate_now(void);
 void calibrate_tell(const struct calibration *c, const char *what);
 /* -EHEARTH; 'r' is the backend's. */
@@ -43,10 +52,20 @@ int calibrate_failed(const struct calibration *c, int r, const char *what);
 /* 1: the type has no rows of so many columns. On failure there is nothing to free. */
 int calibrate_matrix_new(struct calibration *c, enum k_type t, uint32_t rows, uint32_t cols, size_t memory, struct calibrate_matrix *ret);
 void calibrate_matrix_free(struct calibration *c, struct calibrate_matrix *m);
-/* A step of n rows with each of the first n_w copies. */
+/* Whether this type is wanted. */
+bool calibrate_wanted(const struct calibration *c, enum k_type t);
+/* A step of n rows with each of the first n_w copies; queue: does not wait for it. */
+int calibrate_queue(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt);
 int calibrate_step(struct calibration *c, const struct calibrate_matrix *m, uint32_t n_w, uint32_t n, bool prompt);
 /* Its result, left in host_y, against decoded weights; -EHEARTH: it is wrong, or the device failed. */
 int calibrate_compare(struct calibration *c, const struct calibrate_matrix *m, uint32_t n, bool prompt);
+
+/* calibrate_experts.c: the same of experts [ff, cols] and back, role D; at most CALIBRATE_EXPERT_ROWS rows. */
+enum { CALIBRATE_EXPERT_ROWS = 32 };
+int calibrate_experts_new(struct calibration *c, enum k_type t, uint32_t ff, uint32_t cols, struct calibrate_experts *ret);
+void calibrate_experts_free(struct calibration *c, struct calibrate_experts *e);
+int calibrate_experts_queue(struct calibration *c, const struct calibrate_experts *e, uint32_t n_launch, uint32_t n);
+int calibrate_experts_compare(struct calibration *c, const struct calibrate_experts *e, uint32_t n);
 
 /* calibrate_tune.c: times what the backend has to choose from, for every type. x, y, host_* are there. */
 int calibrate_choices(struct calibration *c);

@@ -11,41 +11,47 @@
 
 #include "base/alloc.h"
 #include "engine/calibrate_int.h"
+#include "kernels/measure.h"
 
 struct tuning {
         struct calibration *c;
-        const struct calibrate_matrix *m;
+        const struct calibrate_matrix *m;   /* of products, or NULL */
+        const struct calibrate_experts *e;  /* of experts */
         struct k_tune_key key;
-        uint32_t fewest, copies;
-        float *want;            /* [key.batch][rows] the plain one's */
+        uint32_t fewest, copies, out;       /* out: floats of a row of the result */
+        float *want;                        /* [key.batch][out] the plain one's, then [fewest][out] */
 };
 
 struct dims { uint32_t rows, cols; };
-static const struct dims shapes_cpu[] = { { 4096, 4096 }, { 1024, 4096 } }, shapes_card[] = { { 14336, 4096 }, { 4096, 4096 }, { 1024, 4096 }, { 2048, 2048 } },
-                         shapes_quick[] = { { 256, 512 } };
+static const struct dims shapes_cpu[] = { { 4096, 4096 }, { 1024, 4096 } }, shapes_card[] = { { 14336, 4096 }, { 4096, 14336 }, { 4096, 4096 }, { 1024, 4096 }, { 2048, 2048 } },
+                         shapes_quick[] = { { 256, 512 } }, experts_card[] = { { 768, 2048 }, { 1536, 4096 }, { 2880, 2880 } }, experts_quick[] = { { 256, 256 } };
 static const uint32_t buckets[] = { 1, 4, 8, 16, 32 }; /* ascending, as k_tune_bucket() has them */
 
 static int use(struct tuning *t, uint32_t variant) {
         return t->c->ops->tune(t->c->k, &(struct k_tune_choice){ t->key, variant }, 1);
 }
 
-/* The step's n rows in c->host_y. */
+static int queue(struct tuning *t, uint32_t launches, uint32_t n) {
+        return t->m ? calibrate_queue(t->c, t->m, launches, n, false) : calibrate_experts_queue(t->c, t->e, launches, n);
+}
+
+/* One launch's n rows in c->host_y. */
 static int result(struct tuning *t, uint32_t n) {
         struct calibration *c = t->c;
-        size_t bytes = (size_t)n * t->m->rows * sizeof(float);
+        size_t bytes = (size_t)n * t->out * sizeof(float);
         int r = c->ops->zero(c->k, c->y, bytes);
 
         if (r >= 0)
-                r = calibrate_step(c, t->m, 1, n, false);
+                r = queue(t, 1, n);
         return r < 0 ? r : c->ops->download(c->k, c->host_y, c->y, bytes);
 }
 
 static int check_rows(struct tuning *t, uint32_t variant, uint32_t n, float *want) {
-        size_t bytes = (size_t)n * t->m->rows * sizeof(float);
+        size_t bytes = (size_t)n * t->out * sizeof(float);
         int r;
 
         if (variant == 0) {
-                r = calibrate_compare(t->c, t->m, n, false);
+                r = t->m ? calibrate_compare(t->c, t->m, n, false) : calibrate_experts_compare(t->c, t->e, n);
                 if (r == 0)
                         memcpy(want, t->c->host_y, bytes);
                 return r < 0 ? r : K_TUNE_TIMED;
@@ -66,7 +72,26 @@ static int check(void *ud, uint32_t variant) {
                 return calibrate_failed(t->c, r, t->c->what);
         r = check_rows(t, variant, t->key.batch, t->want);
         if (r == K_TUNE_TIMED && t->fewest < t->key.batch)
-                r = check_rows(t, variant, t->fewest, t->want + (size_t)t->key.batch * t->m->rows);
+                r = check_rows(t, variant, t->fewest, t->want + (size_t)t->key.batch * t->out);
+        return r;
+}
+
+static int queue_round(void *ud) {
+        struct tuning *t = ud;
+        return queue(t, t->copies, t->key.batch);
+}
+
+/* By the device's own clock where it has one. */
+static int time_step(struct tuning *t, double *ret_s) {
+        double from = calibrate_now();
+        int r;
+
+        if (t->c->cuda)
+                return k_cuda_step_time(t->c->k, queue_round, t, ret_s);
+        r = queue_round(t);
+        if (r >= 0)
+                r = t->c->ops->sync(t->c->k);
+        *ret_s = MAX(calibrate_now() - from, 1e-9);
         return r;
 }
 
@@ -75,14 +100,11 @@ static int time_round(void *ud, uint32_t variant, double *ret_s) {
         double s = 0;
         int r = use(t, variant);
 
-        for (int i = 0; r >= 0 && i < 2; i++) { /* the first one meets what the variant before left */
-                s = calibrate_now();
-                r = calibrate_step(t->c, t->m, t->copies, t->key.batch, false);
-                s = calibrate_now() - s;
-        }
+        for (int i = 0; r >= 0 && i < 2; i++) /* the first one meets what the variant before left */
+                r = time_step(t, &s);
         if (r < 0)
                 return calibrate_failed(t->c, r, t->c->what);
-        *ret_s = (s > 0 ? s : 1e-9) / t->copies;
+        *ret_s = s / t->copies;
         return 0;
 }
 
@@ -106,7 +128,7 @@ static int tune_one(struct tuning *t) {
         run.n = c->ops->variants(c->k, &t->key, &names);
         if (run.n < 2 || c->p->n_choice == PROFILE_MAX_CHOICES)
                 return 0; /* nothing to choose: what is nowhere chosen is plain */
-        t->want = h_malloc((size_t)(t->key.batch + t->fewest) * t->m->rows * sizeof(float));
+        t->want = h_malloc((size_t)(t->key.batch + t->fewest) * t->out * sizeof(float));
         if (!t->want)
                 return calibrate_failed(c, -ENOMEM, c->what);
         r = k_tune_choose(&run, &res);
@@ -122,41 +144,74 @@ static int tune_one(struct tuning *t) {
         return 0;
 }
 
-static int tune_shape(struct calibration *c, enum k_type type, const struct dims *s) {
-        struct calibrate_matrix m = {};
-        uint32_t fewest = 1;
-        int r;
+static int tune_buckets(struct tuning t) {
+        int r = 0;
 
-        snprintf(c->what, sizeof(c->what), "launches of %s", k_type_name(type));
-        calibrate_tell(c, c->what);
-        /* A processor's ways differ in how a product is cut, not in what it reads: less than for a rate will do. */
-        r = calibrate_matrix_new(c, type, s->rows, s->cols, c->cuda ? c->s.memory : c->s.memory / 4, &m);
+        t.fewest = 1;
         for (size_t i = 0; r == 0 && i < ELEMENTSOF(buckets); i++) {
-                struct tuning t = { .c = c, .m = &m, .key = { K_TUNE_LINEAR, type, s->rows, s->cols, buckets[i] }, .fewest = fewest };
-
+                t.key.batch = buckets[i];
                 /* Wide products are not bound by memory; on a card a step's own cost must not hide them. */
-                t.copies = c->cuda ? m.copies : MAX(m.copies / buckets[i], 1u);
+                t.copies = t.e ? t.e->n_set : t.c->cuda ? t.m->copies : MAX(t.m->copies / buckets[i], 1u);
                 r = tune_one(&t);
-                fewest = buckets[i] + 1;
+                t.fewest = buckets[i] + 1;
         }
+        return r;
+}
+
+static int tune_product(struct calibration *c, enum k_type type, const struct dims *s) {
+        struct calibrate_matrix m = {};
+        struct tuning t = { .c = c, .m = &m, .key = { K_TUNE_LINEAR, type, s->rows, s->cols, 0 }, .out = s->rows };
+        /* A processor's ways differ in how a product is cut, not in what it reads: less than for a rate will do. */
+        int r = calibrate_matrix_new(c, type, s->rows, s->cols, c->cuda ? c->s.memory : c->s.memory / 4, &m);
+
+        if (r == 0)
+                r = tune_buckets(t);
         calibrate_matrix_free(c, &m);
         return MIN(r, 0);
 }
 
-int calibrate_choices(struct calibration *c) {
-        const struct dims *s = c->o->quick ? shapes_quick : c->cuda ? shapes_card : shapes_cpu;
-        size_t n = c->o->quick ? ELEMENTSOF(shapes_quick) : c->cuda ? ELEMENTSOF(shapes_card) : ELEMENTSOF(shapes_cpu);
+static int tune_experts(struct calibration *c, enum k_type type, const struct dims *s) {
+        struct calibrate_experts e = {};
+        struct tuning t = { .c = c, .e = &e, .key = { K_TUNE_EXPERTS, type, s->rows, s->cols, 0 }, .out = s->cols };
+        int r = calibrate_experts_new(c, type, s->rows, s->cols, &e);
+
+        if (r == 0)
+                r = tune_buckets(t);
+        calibrate_experts_free(c, &e);
+        return MIN(r, 0);
+}
+
+static int tune_family(struct calibration *c, enum k_tune_family family, const struct dims *s, size_t n) {
         const char *const *names;
-        int r = 0, e;
+        int r = 0;
+
+        for (unsigned t = 0; r == 0 && t < _K_TYPE_MAX; t++)
+                for (size_t i = 0; r == 0 && calibrate_wanted(c, (enum k_type)t) && i < n; i++) {
+                        struct k_tune_key key = { family, (enum k_type)t, s[i].rows, s[i].cols, 1 };
+
+                        if (c->ops->variants(c->k, &key, &names) < 2)
+                                continue;
+                        snprintf(c->what, sizeof(c->what), "%s of %s", family == K_TUNE_LINEAR ? "launches" : "experts", k_type_name((enum k_type)t));
+                        calibrate_tell(c, c->what);
+                        r = family == K_TUNE_LINEAR ? tune_product(c, (enum k_type)t, &s[i]) : tune_experts(c, (enum k_type)t, &s[i]);
+                }
+        return r;
+}
+
+int calibrate_choices(struct calibration *c) {
+        int r, e;
 
         if (!c->ops->variants)
                 return 0;
-        for (unsigned t = 0; r == 0 && t < _K_TYPE_MAX; t++)
-                for (size_t i = 0; r == 0 && t != K_I32 && i < n; i++) {
-                        struct k_tune_key key = { K_TUNE_LINEAR, (enum k_type)t, s[i].rows, s[i].cols, 1 };
-                        if (c->ops->variants(c->k, &key, &names) > 1)
-                                r = tune_shape(c, (enum k_type)t, &s[i]);
-                }
+        if (c->o->quick)
+                r = tune_family(c, K_TUNE_LINEAR, shapes_quick, ELEMENTSOF(shapes_quick));
+        else if (c->cuda)
+                r = tune_family(c, K_TUNE_LINEAR, shapes_card, ELEMENTSOF(shapes_card));
+        else
+                r = tune_family(c, K_TUNE_LINEAR, shapes_cpu, ELEMENTSOF(shapes_cpu));
+        if (r == 0)
+                r = c->o->quick ? tune_family(c, K_TUNE_EXPERTS, experts_quick, ELEMENTSOF(experts_quick))
+                                : tune_family(c, K_TUNE_EXPERTS, experts_card, ELEMENTSOF(experts_card));
         e = c->ops->tune(c->k, NULL, 0);
         return r < 0 ? r : e < 0 ? calibrate_failed(c, e, "launches") : 0;
 }

@@ -21,6 +21,11 @@ int k_cuda_card(struct k_dev *, struct k_card_id *ret);
 int k_cuda_read_time(struct k_dev *, const void *p, size_t bytes, double *ret_s);
 /* Seconds from one to the next of n kernels that do nothing, launched one by one. */
 int k_cuda_launch_time(struct k_dev *, uint32_t n, double *ret_s);
+/*
+ * Seconds of the device for a step: 'step' queues it and doesn't wait. The device begins only when all of it is queued, so
+ * that what the host takes isn't in it. Negative: step's, or the device failed.
+ */
+int k_cuda_step_time(struct k_dev *, int (*step)(void *ud), void *ud, double *ret_s);
 
 #ifdef __cplusplus
 }

@@ -9,11 +9,11 @@
 #include "base/alloc.h"
 #include "client/cli/commands.h"
 
-static const enum opt_id options[] = { O_json, O_backend, O_threads, O_quick, O_profile_dir, O_help, O_END };
+static const enum opt_id options[] = { O_json, O_backend, O_threads, O_types, O_quick, O_profile_dir, O_help, O_END };
 
 static int run(struct cli *c) {
         _cleanup_(freep) char *own = NULL;
-        const char *argv[10], *dir = c->args.profile_dir;
+        const char *argv[12], *dir = c->args.profile_dir;
         char threads[16];
         size_t n = 0;
 
@@ -41,6 +41,10 @@ static int run(struct cli *c) {
                 argv[n++] = "--threads";
                 argv[n++] = threads;
         }
+        if (c->args.types) {
+                argv[n++] = "--types";
+                argv[n++] = c->args.types;
+        }
         argv[n++] = dir;
         argv[n] = NULL;
         return cli_exec_worker(c, argv);
@@ -51,12 +55,13 @@ const struct cli_command cli_cmd_calibrate = {
         .details = "Measures how fast the card, or the processor, reads its memory, copies, and multiplies with weights of each type, prints the "
                    "table and writes it as card-profile-cuda.json or card-profile-cpu.json. A daemon that finds the profile expects a model's speed "
                    "by it (`hearth load` shows what is expected). It holds for one card, driver and build of hearth-worker; for another it is not "
-                   "used, and the daemon's log says so. It changes no answer: where there are several ways to divide a product's work, those that give "
-                   "the same bits are timed, and the profile says which one is used.\n\n"
+                   "used, and the daemon's log says so. It changes no answer: where there are several ways to launch a product, those that give "
+                   "the same bits are timed, each after its result was compared, and the profile says which one is used.\n\n"
                    "Every product is first compared with the weights decoded in full; one that is wrong ends it with an error, and nothing is "
                    "written.\n\n"
                    "It takes a few minutes and most of the machine, and needs some GB of the card's memory: run it while no model answers, since "
-                   "other work makes the figures too low. The profile goes to $XDG_STATE_HOME/hearth or ~/.local/state/hearth, where one's own daemon "
+                   "other work makes the figures too low. --types measures only those that your models have (`hearth inspect` lists them); of others "
+                   "nothing is expected then, and they are launched the plain way. The profile goes to $XDG_STATE_HOME/hearth or ~/.local/state/hearth, where one's own daemon "
                    "looks. For the system's:\n\n"
                    "  sudo hearth calibrate --profile-dir /var/lib/hearth",
         .options = options, .run = run,

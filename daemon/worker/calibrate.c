@@ -134,6 +134,28 @@ static int open_device(const struct log *log, const struct calibrate_wish *w, st
         return r;
 }
 
+/* "Q4_0,Q6_K": bits of them. */
+static bool parse_types(const char *list, uint64_t *ret) {
+        char name[32];
+        enum k_type t;
+
+        for (const char *p = list; *p;) {
+                size_t n = strcspn(p, ",");
+
+                if (n == 0 || n >= sizeof(name))
+                        return false;
+                memcpy(name, p, n);
+                name[n] = 0;
+                if (!k_type_parse(name, &t) || t == K_I32)
+                        return false;
+                *ret |= 1ull << t;
+                p += n;
+                if (*p == ',' && !*++p)
+                        return false;
+        }
+        return *list;
+}
+
 static void on_progress(void *ud, const char *what) {
         if (isatty(STDERR_FILENO))
                 fprintf(stderr, "\r\033[Kmeasuring %s", what);
@@ -148,7 +170,13 @@ int worker_calibrate(const struct log *log, const struct calibrate_wish *w) {
         struct eng_device *d = NULL;
         struct h_error err = {};
         bool cuda;
-        int r = p ? open_device(log, w, &d, &cuda, &err) : -ENOMEM;
+        int r;
+
+        if (w->types && !parse_types(w->types, &o.types)) {
+                fprintf(stderr, "%s: --types takes tensor types separated by commas, like Q4_0,Q6_K, not '%s'\n", log->program, w->types);
+                return 64;
+        }
+        r = p ? open_device(log, w, &d, &cuda, &err) : -ENOMEM;
 
         if (r == 0)
                 r = worker_profile_path(w->dir, cuda, &path);

@@ -51,7 +51,7 @@ static void first_in_line(void) {
         }
 }
 
-/* [--json] [--quick] [--backend NAME] [--threads N] DIR: likewise. */
+/* [--json] [--quick] [--backend NAME] [--threads N] [--types LIST] DIR: likewise. */
 static int calibrate(const struct log *log, int n, char **words) {
         struct calibrate_wish w = {};
         bool bad = false;
@@ -72,6 +72,9 @@ static int calibrate(const struct log *log, int n, char **words) {
                         unsigned long v = strtoul(next, &end, 10);
                         bad = *next < '0' || *next > '9' || *end || v > 4096;
                         w.threads = (uint32_t)v;
+                        i++;
+                } else if (strcmp(words[i], "--types") == 0) {
+                        w.types = next;
                         i++;
                 } else if (!w.dir)
                         w.dir = words[i];
@@ -107,7 +110,7 @@ int main(int argc, char **argv) {
         if ((argc != 3 && !ahead) || (strcmp(argv[1], "--fill") != 0 && strcmp(argv[1], "--serve") != 0) ||
             !sandbox_wish_parse(argv[2], &wish) || !has_channel()) {
                 fputs("Usage: hearth-worker --inspect [--json] [--verify] FILE\n"
-                      "       hearth-worker --calibrate [--json] [--quick] [--backend cpu|cuda] [--threads N] DIR\n"
+                      "       hearth-worker --calibrate [--json] [--quick] [--backend cpu|cuda] [--threads N]\n                     [--types LIST] DIR\n"
                       "hearthd starts it with --serve or --fill and a socket as descriptor 3.\n"
                       "With --serve ... --ahead, steps are begun ahead on the CPU too, where that only delays tokens: for tests.\n", stderr);
                 return 64;

@@ -127,7 +127,7 @@ struct worker {
 int worker_serve(const struct log *log, enum sandbox_wish wish, bool ahead); /* --serve */
 int worker_fill(const struct log *log, enum sandbox_wish wish);  /* --fill */
 int worker_inspect(const struct log *log, const char *path, bool json, bool verify); /* --inspect */
-struct calibrate_wish { const char *dir; enum { CALIBRATE_ANY, CALIBRATE_CPU, CALIBRATE_CUDA } backend; uint32_t threads; bool json, quick; };
+struct calibrate_wish { const char *dir; enum { CALIBRATE_ANY, CALIBRATE_CPU, CALIBRATE_CUDA } backend; uint32_t threads; const char *types; bool json, quick; };
 int worker_calibrate(const struct log *log, const struct calibrate_wish *wish); /* --calibrate */
 
 /* profile.c: the file of a device's profile in this directory. */

@@ -41,3 +41,11 @@ int k_cuda_launch_time(struct k_dev *d, uint32_t n, double *ret_s) {
         (void)ret_s;
         return -ENOSYS;
 }
+
+int k_cuda_step_time(struct k_dev *d, int (*step)(void *ud), void *ud, double *ret_s) {
+        (void)d;
+        (void)step;
+        (void)ud;
+        (void)ret_s;
+        return -ENOSYS;
+}

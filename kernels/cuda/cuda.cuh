@@ -32,6 +32,7 @@ enum {
         CUDA_MAX_SCRATCH = 8,  /* scratch areas of different sizes alive at once */
         CUDA_ROPE_MAX = 64,    /* different rope tables */
         CUDA_ROPE_DIMS = 512,
+        CUDA_CRUMB_GO = 8,
 };
 
 /* ---- activation images ---------------------------------------------------- *

@@ -322,6 +322,11 @@ def test_calibrate():
         check(w.run("calibrate", "--backend", "tpu"), 64, "cpu or cuda, not 'tpu'")
         check(w.run("calibrate", "--quick", "--backend", "cpu", "--profile-dir", "/nonexistent"), 74, "/nonexistent, where the profile goes")
         check(w.run("calibrate", "--quick", "--backend", "cpu", "--threads", "5000"), 64, "--threads at most 4096")
+        r = w.run("calibrate", "--quick", "--backend", "cpu", "--json", "--types", "q4_0,F16", "--profile-dir", str(other))
+        check(r, 0)
+        assert {p["type"] for p in json.loads(r.stdout)["products"]} == {"F16", "Q4_0"}, r.stdout
+        for wrong in ("", "Q4_0,", ",Q4_0", "Q4_0 Q6_K", "I32", "Q99"):
+            check(w.run("calibrate", "--quick", "--backend", "cpu", "--types", wrong), 64, "separated by commas")
 
     def change(**values):
         return json.dumps(profile | {"quick": False} | values)

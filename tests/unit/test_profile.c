@@ -286,29 +286,48 @@ static int some_linear(struct k_dev *d, const struct k_batch *b, const struct k_
         return 0;
 }
 
+static int some_moe(struct k_dev *d, const struct k_batch *b, const struct k_moe_args *a) {
+        int r = right->moe(d, b, a);
+        uint32_t bits;
+
+        if (r < 0 || told.variant != 1 || a->n_d != 5)
+                return r;
+        memcpy(&bits, &a->y[5], sizeof(bits));
+        bits ^= 1;
+        memcpy(&a->y[5], &bits, sizeof(bits));
+        return 0;
+}
+
+static int wrong_moe(struct k_dev *d, const struct k_batch *b, const struct k_moe_args *a) {
+        int r = right->moe(d, b, a);
+        a->y[a->y_stride * (a->n - 1)] *= 3; /* of the last row */
+        return r;
+}
+
 static int lazy_linear(struct k_dev *d, const struct k_batch *b, const struct k_linear_args *a) {
         return told.variant == 2 ? 0 : right->linear(d, b, a); /* very fast: does nothing */
 }
 
-static int calibrate_with(int (*linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *), struct profile *p) {
+static int calibrate_with(int (*linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *),
+                          int (*moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *), struct profile *p, struct h_error *err) {
         static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 1 };
-        struct eng_calibrate c = { .quick = true };
+        struct eng_calibrate c = { .quick = true, .types = 1ull << K_Q8_0 | 1ull << K_Q4_K };
         struct eng_device *d = NULL;
-        struct h_error err = { 0 };
         struct k_ops ops;
         int r;
 
-        assert_int_equal(eng_device_open(&o, &d, &err), 0);
+        assert_int_equal(eng_device_open(&o, &d, err), 0);
         right = d->k->ops;
         ops = *right;
         ops.linear = linear;
+        ops.moe = moe;
         ops.variants = some_variants;
         ops.tune = some_tune;
         d->k->ops = &ops;
         memset(&told, 0xff, sizeof(told));
         told.variant = 0;
         asked = 0;
-        r = eng_device_calibrate(d, &c, p, &err);
+        r = eng_device_calibrate(d, &c, p, err);
         d->k->ops = right;
         eng_device_close(d);
         return r;
@@ -316,21 +335,36 @@ static int calibrate_with(int (*linear)(struct k_dev *, const struct k_batch *, 
 
 static void test_left_out(void **state) {
         struct profile *p = h_new0(struct profile, 1);
+        struct h_error err = { 0 };
 
         (void)state;
-        assert_int_equal(calibrate_with(some_linear, p), 0);
+        assert_int_equal(calibrate_with(some_linear, some_moe, p, &err), 0);
         assert_true(asked > 0);
         assert_int_equal(told.key.rows, 0); /* nothing stays chosen behind a calibration */
-        assert_int_equal(p->n_choice, 5);
+        assert_int_equal(p->n_rate, 2 * 4); /* of the types that were wanted */
+        assert_int_equal(p->n_choice, 10);
         for (uint32_t i = 0; i < p->n_choice; i++) {
                 assert_int_equal(p->choice[i].key.type, K_Q8_0);
+                assert_int_equal(p->choice[i].key.family, i < 5 ? K_TUNE_LINEAR : K_TUNE_EXPERTS);
                 assert_string_equal(p->choice[i].left_out, p->choice[i].key.batch == 8 ? "off by a bit" : "");
         }
-        assert_int_equal(calibrate_with(lazy_linear, p), 0);
-        for (uint32_t i = 0; i < p->n_choice; i++) {
+        assert_int_equal(calibrate_with(lazy_linear, some_moe, p, &err), 0);
+        for (uint32_t i = 0; i < 5; i++) {
                 assert_string_equal(p->choice[i].left_out, "same");
                 assert_true(strcmp(p->choice[i].variant, "same") != 0);
         }
+        free(p);
+}
+
+static void test_wrong_experts(void **state) {
+        struct profile *p = h_new0(struct profile, 1);
+        struct h_error err = { 0 };
+
+        (void)state;
+        assert_int_equal(calibrate_with(right->linear, wrong_moe, p, &err), -EHEARTH);
+        if (!strstr(err.message, "experts of Q8_0 with 1 rows") || !strstr(err.message, "nothing was kept"))
+                fail_msg("%s", err.message);
+        assert_int_equal(p->n_choice, 0);
         free(p);
 }
 
@@ -363,7 +397,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken), cmocka_unit_test(test_stale), cmocka_unit_test(test_cpu),
                 cmocka_unit_test(test_no_memory), cmocka_unit_test(test_wrong_products),
-                cmocka_unit_test(test_left_out),
+                cmocka_unit_test(test_left_out), cmocka_unit_test(test_wrong_experts),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,7 @@
 
 /* Within a factor of two of these lies every matrix of the small models. */
 static const uint32_t rows[] = { 96, 384, 1536 }, cols[] = { 96, 384 }, batches[] = { 1, 4, 8 };
+enum { KEYS = ELEMENTSOF(rows) * ELEMENTSOF(cols) * ELEMENTSOF(batches) };
 
 static unsigned told;
 
@@ -33,8 +34,8 @@ static int use(struct k_dev *k, uint32_t variant) {
         if (!c)
                 return -ENOMEM;
         for (unsigned t = 0; t < _K_TYPE_MAX; t++)
-                for (size_t i = 0; i < ELEMENTSOF(rows) * ELEMENTSOF(cols) * ELEMENTSOF(batches); i++) {
-                        struct k_tune_key key = { K_TUNE_LINEAR, (enum k_type)t, rows[i % 3], cols[i / 3 % 2], batches[i / 6] };
+                for (size_t i = 0; i < KEYS * _K_TUNE_FAMILY_MAX; i++) {
+                        struct k_tune_key key = { (enum k_tune_family)(i / KEYS), (enum k_type)t, rows[i % 3], cols[i / 3 % 2], batches[i % KEYS / 6] };
                         if (variant < k->ops->variants(k, &key, &names))
                                 c[n++] = (struct k_tune_choice){ key, variant };
                 }
