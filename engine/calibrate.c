@@ -493,22 +493,29 @@ int eng_device_calibrate(struct eng_device *d, const struct eng_calibrate *o, st
         return r;
 }
 
-int eng_device_use_profile(struct eng_device *d, const struct profile *p, const char *name, struct h_error *err) {
-        struct profile_key now;
-        int r = eng_device_key(d, &now, err);
+/* Nothing of any profile is in use: launches are the plain ones. */
+static void use_none(struct eng_device *d) {
+        free(d->profile);
+        d->profile = NULL;
+        if (d->k->ops->tune)
+                d->k->ops->tune(d->k, NULL, 0); /* a lost device can fail it; nothing is launched there */
+}
 
+int eng_device_use_profile(struct eng_device *d, const struct profile *p, const char *name, struct h_error *err) {
+        struct profile *copy = h_malloc(sizeof(*copy));
+        struct profile_key now;
+        int r = copy ? eng_device_key(d, &now, err) : h_error_from_errno(err, -ENOMEM, "keeping the card profile");
+
+        use_none(d);
         if (r == 0)
                 r = profile_check(p, &now, name, err);
-        if (r < 0)
-                return r;
-        if (!d->profile && !(d->profile = h_new0(struct profile, 1)))
-                return h_error_from_errno(err, -ENOMEM, "keeping the card profile");
-        r = calibrate_use_choices(d->k, p, name, err);
+        if (r == 0)
+                r = calibrate_use_choices(d->k, p, name, err);
         if (r < 0) {
-                free(d->profile);
-                d->profile = NULL;
+                free(copy);
                 return r;
         }
-        *d->profile = *p;
+        *copy = *p;
+        d->profile = copy;
         return 0;
 }

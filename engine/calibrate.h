@@ -19,5 +19,5 @@ struct eng_calibrate {
 /* What a profile of this device, driver and program is known by. */
 int eng_device_key(struct eng_device *d, struct profile_key *ret, struct h_error *err);
 int eng_device_calibrate(struct eng_device *d, const struct eng_calibrate *o, struct profile *ret, struct h_error *err);
-/* Before models are opened. Copied; -EHEARTH: it was measured elsewhere and isn't used. */
+/* Before models are opened. Copied, instead of the one used before; -EHEARTH: it was measured elsewhere, and none is used. */
 int eng_device_use_profile(struct eng_device *d, const struct profile *p, const char *name, struct h_error *err);

@@ -368,6 +368,51 @@ static void test_wrong_experts(void **state) {
         free(p);
 }
 
+/* ---- a profile that is refused takes the choices of the one before it along ---- */
+
+static void test_refused(void **state) {
+        static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 1 };
+        struct profile good = { .memory_read = 1e10, .n_choice = 1, .choice = { { { K_TUNE_LINEAR, K_Q8_0, 256, 512, 1 }, "same", "", 2e-5, 1e-5 } } };
+        struct eng_device *d = NULL;
+        struct h_error err = { 0 };
+        struct k_ops ops;
+
+        (void)state;
+        assert_int_equal(eng_device_open(&o, &d, &err), 0);
+        assert_int_equal(eng_device_key(d, &good.key, &err), 0);
+        right = d->k->ops;
+        ops = *right;
+        ops.variants = some_variants;
+        ops.tune = some_tune;
+        d->k->ops = &ops;
+        for (int i = 0; i < 5; i++) {
+                struct profile bad = good;
+
+                if (eng_device_use_profile(d, &good, "good", &err) < 0)
+                        fail_msg("%s", err.message);
+                assert_true(told.variant == 2 && told.key.rows == 256 && d->profile);
+                if (i == 0)
+                        bad.quick = true;
+                else if (i == 1)
+                        bad.key.build[0] ^= 1;
+                else if (i == 2)
+                        strcpy(bad.key.driver, "another");
+                else if (i == 3)
+                        strcpy(bad.choice[0].variant, "no such");
+                else
+                        fault_arm(FAULT_ALLOC, 1);
+                assert_int_equal(eng_device_use_profile(d, &bad, "bad", &err), -EHEARTH);
+                fault_arm(FAULT_ALLOC, 0);
+                assert_int_equal(told.key.rows, 0);
+                assert_null(d->profile);
+        }
+        bool one_more = eng_device_use_profile(d, &good, "good", &err) == 0 && told.variant == 2;
+        good.n_choice = 0; /* one without choices: neither those of the one before */
+        assert_true(one_more && eng_device_use_profile(d, &good, "good", &err) == 0 && told.key.rows == 0 && d->profile);
+        d->k->ops = right;
+        eng_device_close(d);
+}
+
 /* Memory that runs out anywhere is an error, and nothing is kept of it. */
 static void test_no_memory(void **state) {
         struct profile p = sample();
@@ -397,7 +442,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken), cmocka_unit_test(test_stale), cmocka_unit_test(test_cpu),
                 cmocka_unit_test(test_no_memory), cmocka_unit_test(test_wrong_products),
-                cmocka_unit_test(test_left_out), cmocka_unit_test(test_wrong_experts),
+                cmocka_unit_test(test_left_out), cmocka_unit_test(test_wrong_experts), cmocka_unit_test(test_refused),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
