@@ -10,8 +10,8 @@
 #define DEFAULT_CTX 4096u
 #define PROGRESS_US 40000u
 
-/* Releases what was built so far, in the order of dependence. */
-static void teardown(struct wmodel *m) {
+/* Releases what was built so far of the device's, in the order of dependence. */
+static void leave_device(struct wmodel *m) {
         free(m->results);
         for (size_t i = 0; i < ELEMENTSOF(m->begun); i++) {
                 free(m->begun[i].items);
@@ -26,13 +26,21 @@ static void teardown(struct wmodel *m) {
                 m->model = eng_model_close(m->model);
                 device_give(m->worker);
         }
-        if (m->image && atomic_load(&m->keep))
-                park_keep(m->worker, m->image);
-        else
-                eng_image_close(m->image); /* unpins it: not with the device in hand, it takes a while */
-        m->image = NULL;
         m->fd = fd_close(m->fd);
         m->results = NULL;
+}
+
+/* True: nothing is left of it here. */
+static bool park(struct wmodel *m) {
+        if (m->image && atomic_load(&m->keep))
+                park_keep(m->worker, ptr_steal(&m->image));
+        return !m->image;
+}
+
+static void teardown(struct wmodel *m) {
+        leave_device(m);
+        if (!park(m))
+                m->image = eng_image_close(m->image);
 }
 
 /* More places than slots: ended requests leave their prefixes, and a slot is never without a place. */
@@ -189,18 +197,37 @@ void wmodel_open(struct job *j) {
         outbox_push(&w->out, &b);
 }
 
-void wmodel_close(struct wmodel *m) {
+static void say_closed(struct wmodel *m) {
         _cleanup_(buf_free) struct buf b = {};
         struct wk_close_reply msg;
 
-        teardown(m);
-        if (m->failed)
-                return;
         wk_init_close_reply(&msg);
         if (wk_encode_close_reply(&b, MODEL_BIT | m->key, &msg, NULL) == 0)
                 outbox_push(&m->worker->out, &b);
         else
                 outbox_fail(&m->worker->out);
+}
+
+static void close_image(struct job *j) {
+        struct wmodel *m = CONTAINER_OF(j, struct wmodel, job);
+
+        m->image = eng_image_close(m->image);
+        say_closed(m);
+        wmodel_unref(m);
+}
+
+/* Unpinning takes a while, with which other models' steps have nothing to do; and who pins and unpins is one thread. */
+void wmodel_close(struct wmodel *m) {
+        leave_device(m);
+        if (park(m)) {
+                if (!m->failed)
+                        say_closed(m);
+                return;
+        }
+        atomic_fetch_add(&m->refs, 1);
+        m->job.run = close_image;
+        list_init(&m->job.link);
+        jobs_push(&m->worker->loader, &m->job);
 }
 
 struct wmodel *wmodel_unref(struct wmodel *m) {
