@@ -216,6 +216,7 @@ struct hearth_status {
         uint64_t uptime_ms, host_bytes, host_budget, device_bytes, device_budget;
         const struct hearth_metric *metrics;
         size_t n_metrics;
+        const char *worker_end; /* how the last worker that ended did; empty: none has */
 };
 
 /* The end of a call: 'error', or the member of its kind (others NULL). Lists are arrays of pointers. */

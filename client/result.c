@@ -209,7 +209,8 @@ static int final_status(hearth_call *call, const struct schema_msg *m) {
                 .protocol = w->protocol, .pid = w->pid, .worker_pid = w->worker_pid, .worker_restarts = w->worker_restarts,
                 .clients = w->clients, .running = w->running, .waiting = w->waiting, .models_resident = w->models_resident,
                 .uptime_ms = w->uptime_ms, .host_bytes = w->host_bytes, .host_budget = w->host_budget,
-                .device_bytes = w->device_bytes, .device_budget = w->device_budget, .metrics = metrics, .n_metrics = w->n_metrics };
+                .device_bytes = w->device_bytes, .device_budget = w->device_budget, .metrics = metrics, .n_metrics = w->n_metrics,
+                .worker_end = str(w->worker_end) };
 
         if (!metrics)
                 return -ENOMEM;

@@ -10,14 +10,14 @@ static const enum opt_id status_options[] = { O_json, CLI_COMMON_OPTIONS, O_END 
 static const enum opt_id version_options[] = { O_socket, O_help, O_END };
 
 static void print_json(const struct hearth_status *st) {
-        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "daemon", st->daemon,
+        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "daemon", st->daemon,
                               "protocol", (json_int_t)st->protocol, "pid", (json_int_t)st->pid, "uptime_ms", (json_int_t)st->uptime_ms,
                               "socket", st->socket, "worker", st->worker, "worker_pid", (json_int_t)st->worker_pid,
                               "worker_restarts", (json_int_t)st->worker_restarts, "device", st->device, "clients",
                               (json_int_t)st->clients, "running", (json_int_t)st->running, "waiting", (json_int_t)st->waiting,
                               "models_resident", (json_int_t)st->models_resident, "host_bytes", (json_int_t)st->host_bytes,
                               "host_budget", (json_int_t)st->host_budget, "device_bytes", (json_int_t)st->device_bytes,
-                              "device_budget", (json_int_t)st->device_budget);
+                              "device_budget", (json_int_t)st->device_budget, "worker_end", st->worker_end);
         json_t *metrics = json_object();
         char *s;
 
@@ -58,6 +58,10 @@ static int show_status(struct cli *c, const struct hearth_result *r) {
                 printf(", process %u", st->worker_pid);
         if (st->worker_restarts)
                 printf(", restarted %u times", st->worker_restarts);
+        if (*st->worker_end) {
+                printf("; the last one ");
+                cli_write_clean(stdout, st->worker_end);
+        }
         printf("\n");
         if (*st->device)
                 printf("device    %s\n", st->device);

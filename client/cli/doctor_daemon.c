@@ -11,6 +11,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
+
 #define LOG_LARGE (64u << 20)
 #define DISK_LOW (UINT64_C(1) << 30)
 
@@ -156,50 +158,43 @@ void doctor_limits(struct doctor *d) {
                             "only %llu open files are allowed; each client takes one, each part of a model another", strtoull(text, NULL, 10));
 }
 
-static bool number(const struct doctor *d, const char *group, const char *file, const char *key, uint64_t *ret) {
-        char path[900], text[64];
-
-        snprintf(path, sizeof(path), "/sys/fs/cgroup%.600s/%s", group, file);
-        if (!doctor_line(d, path, key, text, sizeof(text)) || text[0] < '0' || text[0] > '9')
-                return false;
-        *ret = strtoull(text, NULL, 10);
-        return true;
-}
-
 /* Its own and all above it: the least counts. */
 void doctor_cgroup(struct doctor *d) {
-        char path[64], group[512], where[512] = "", bytes[16], budget[16];
-        uint64_t least = UINT64_MAX, v, max, pids_max;
+        char pid[16], where[1024] = "", bytes[16], budget[16];
+        uint64_t least = UINT64_MAX, v, max;
+        struct cgroup_mounts mounts;
+        struct cgroup g;
 
         if (!d->pid)
                 return;
-        snprintf(path, sizeof(path), "/proc/%u/cgroup", d->pid);
-        if (!doctor_line(d, path, "0::", group, sizeof(group)))
+        snprintf(pid, sizeof(pid), "%u", d->pid);
+        cgroup_mounts_read(d->root, &mounts);
+        if (!cgroup_find(d->root, &mounts, pid, &g))
                 return;
-        if (number(d, group, "memory.events", "oom_kill", &v) && v)
+        if (cgroup_oom_kills(&g, &v) && v)
                 doctor_tell(d, FINDING_FAULT, "cgroup", "fix: a smaller host_budget in hearth.conf, or more memory for the unit (MemoryMax=)",
-                            "the kernel ended processes of %s %" PRIu64 " times for want of memory", group, v);
-        for (char *slash; group[0]; *slash = 0) {
-                if (number(d, group, "memory.max", NULL, &v) && v < least) {
+                            "the kernel ended processes of %s %" PRIu64 " times for want of memory", cgroup_name(&g), v);
+        do {
+                const char *name = cgroup_name(&g);
+
+                if (cgroup_memory_limit(&g, &v) && v < least) {
                         least = v;
-                        snprintf(where, sizeof(where), "%s", group);
+                        snprintf(where, sizeof(where), "%s%s", name, g.version == 1 ? " (memory.limit_in_bytes)" : "");
                 }
-                if (number(d, group, "memory.high", NULL, &v) && d->host_budget && v < d->host_budget)
+                if (g.version == 1)
+                        continue; /* it has no memory.high, and tasks are counted in another tree */
+                if (cgroup_number(&g, "memory.high", NULL, &v) && d->host_budget && v < d->host_budget)
                         doctor_tell(d, FINDING_NOTE, "cgroup", "above that the kernel slows it down; fix: MemoryHigh=infinity, or a smaller host_budget",
-                                    "memory.high of %s is %" PRIu64 " MB, the daemon's budget %" PRIu64 " MB", group, v >> 20, d->host_budget >> 20);
-                if (number(d, group, "pids.max", NULL, &pids_max) && number(d, group, "pids.current", NULL, &v) && v + 32 > pids_max)
+                                    "memory.high of %s is %" PRIu64 " MB, the daemon's budget %" PRIu64 " MB", name, v >> 20, d->host_budget >> 20);
+                if (cgroup_number(&g, "pids.max", NULL, &max) && cgroup_number(&g, "pids.current", NULL, &v) && v + 32 > max)
                         doctor_tell(d, FINDING_FAULT, "cgroup", "a worker can't be started anew; fix: TasksMax= in the unit",
-                                    "%s has %" PRIu64 " of %" PRIu64 " tasks", group, v, pids_max);
-                slash = strrchr(group, '/');
-                if (!slash)
-                        break;
-        }
+                                    "%s has %" PRIu64 " of %" PRIu64 " tasks", name, v, max);
+        } while (cgroup_up(&g));
         if (least == UINT64_MAX)
                 return;
-        max = d->host_budget;
         cli_human_bytes(least, bytes);
-        cli_human_bytes(max, budget);
-        if (max > least)
+        cli_human_bytes(d->host_budget, budget);
+        if (d->host_budget > least)
                 doctor_tell(d, FINDING_FAULT, "cgroup", "the kernel will end the worker; fix: a smaller host_budget in hearth.conf, or MemoryMax= of the unit",
                             "memory is limited to %s by %s, the daemon's budget is %s", bytes, where, budget);
         else

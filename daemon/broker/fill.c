@@ -177,7 +177,10 @@ static void on_process_closed(uv_handle_t *h) {
 
 static void on_process_exit(uv_process_t *p, int64_t status, int sig) {
         struct fill *f = p->data;
-        char how[96];
+        struct server *s = f->server;
+        enum oom_answer oom = OOM_NO;
+        struct oom_cause cause;
+        char how[192];
 
         /* What it sent before its end is still in the socket. */
         if (f->channel.open) {
@@ -189,10 +192,18 @@ static void on_process_exit(uv_process_t *p, int64_t status, int sig) {
                 }
                 channel_close(&f->channel);
         }
-        if (!f->replied && f->err.code == HEARTH_OK)
-                h_error_set(&f->err, sig == SIGKILL || status == 71 ? HEARTH_E_no_memory : status == 74 || status == 0 ? HEARTH_E_io : HEARTH_E_internal,
-                            "%s: the process that reads it %s%s", f->name, format_exit(status, sig, how),
-                            sig == SIGKILL ? ": probably the machine ran out of memory" : "");
+        format_exit(status, sig, how);
+        if (!f->replied && f->err.code == HEARTH_OK) {
+                if (sig == SIGKILL)
+                        oom = oom_ended(&s->oom, server_now(s), &cause);
+                if (oom == OOM_YES) {
+                        oom_text(&cause, how);
+                        s->count.oom_kills++;
+                }
+                h_error_set(&f->err, oom != OOM_NO || status == 71 ? HEARTH_E_no_memory : status == 74 || (status == 0 && !sig) ? HEARTH_E_io : HEARTH_E_internal,
+                            "%s: the process that reads it %s%s", f->name, how,
+                            oom == OOM_UNKNOWN ? ": probably the machine ran out of memory" : "");
+        }
         uv_close((uv_handle_t *)p, on_process_closed);
 }
 

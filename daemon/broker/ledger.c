@@ -96,56 +96,38 @@ void ledger_move(struct reservation *from, struct reservation *to) {
         *from = (struct reservation){};
 }
 
-static uint64_t read_number(const char *path, const char *key) {
-        char buf[4096];
-        _cleanup_(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
-        const char *p = buf;
-        char *end;
-        uint64_t v;
+/* MemAvailable; 0: not to be read. */
+static uint64_t available(const char *root) {
+        char path[512], text[4096];
+        ssize_t n = -1;
+        const char *p;
+        int fd;
 
+        if ((size_t)snprintf(path, sizeof(path), "%s/proc/meminfo", root) >= sizeof(path))
+                return 0;
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd >= 0)
+                n = read(fd, text, sizeof(text) - 1);
+        fd_close(fd);
         if (n <= 0)
                 return 0;
-        buf[n] = 0;
-        if (key[0]) {
-                p = strstr(buf, key);
-                if (!p)
-                        return 0;
-                p += strlen(key);
+        text[n] = 0;
+        p = strstr(text, "MemAvailable:");
+        return p ? strtoull(p + strlen("MemAvailable:"), NULL, 10) << 10 : 0;
+}
+
+uint64_t ledger_default_budget(const char *root, struct cgroup_bound *ret) {
+        uint64_t n = available(root);
+        struct cgroup_bound bound = {};
+        struct cgroup_mounts mounts;
+        struct cgroup own;
+
+        *ret = (struct cgroup_bound){};
+        cgroup_mounts_read(root, &mounts);
+        if (cgroup_find(root, &mounts, "self", &own) && cgroup_memory_bound(&own, &bound) && (!n || bound.left < n)) {
+                n = bound.left;
+                *ret = bound;
         }
-        v = strtoull(p, &end, 10);
-        return end == p ? 0 : v; /* "max" is no number: no limit */
-}
-
-/* The process's own cgroup (v2): "0::/path". */
-static uint64_t cgroup_free(void) {
-        char line[512], path[600];
-        _cleanup_(fd_closep) int fd = open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
-        uint64_t max, current;
-        char *p;
-
-        if (n <= 0)
-                return UINT64_MAX;
-        line[n] = 0;
-        p = strstr(line, "0::");
-        if (!p)
-                return UINT64_MAX;
-        p += 3;
-        p[strcspn(p, "\n")] = 0;
-        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", p);
-        max = read_number(path, "");
-        if (!max)
-                return UINT64_MAX;
-        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.current", p);
-        current = read_number(path, "");
-        return max > current ? max - current : 0;
-}
-
-uint64_t ledger_default_budget(void) {
-        uint64_t available = read_number("/proc/meminfo", "MemAvailable:") << 10, group = cgroup_free();
-        uint64_t n = MIN(available, group);
-
         /* An eighth, at least 256 MiB, is left to everything else on the machine. */
         return n - MIN(n, MAX(n / 8, UINT64_C(256) << 20));
 }

@@ -7,6 +7,7 @@
  * exceptions. Reservations are owned by their holders.
  */
 
+#include "base/cgroup.h"
 #include "base/error.h"
 #include "daemon/common/list.h"
 
@@ -33,7 +34,10 @@ void ledger_move(struct reservation *from, struct reservation *to); /* 'to' must
 /* "a 3 GB, b 94 MB", without the holder of 'but' (may be NULL); its length. */
 size_t ledger_holders(const struct ledger *l, const struct reservation *but, char *buf, size_t size);
 
-/* MemAvailable, capped by the cgroup's limit, less a reserve for everything else. */
-uint64_t ledger_default_budget(void);
+/*
+ * MemAvailable, or what the control groups leave if that is less, less a reserve for everything else. *ret: the
+ * group that says so, its limit 0 where the machine does. root: "", or a test's.
+ */
+uint64_t ledger_default_budget(const char *root, struct cgroup_bound *ret);
 /* "94 MB": for messages. */
 const char *format_bytes(uint64_t bytes, char buf[32]);

@@ -50,6 +50,7 @@ static void on_tick(uv_timer_t *h) {
         if (s->last_tick_ms && now - s->last_tick_ms > TICK_MS)
                 s->metrics.late_max_ms = MAX(s->metrics.late_max_ms, now - s->last_tick_ms - TICK_MS);
         s->last_tick_ms = now;
+        oom_look(&s->oom, s->worker.pid, now);
         models_tick(s);
         if (s->config.model.idle_timeout && now - s->started_ms >= s->config.model.idle_timeout)
                 cache_drop_kept(&s->cache, now - s->config.model.idle_timeout);
@@ -200,6 +201,7 @@ int main(int argc, char **argv) {
         struct options o = {};
         struct server s = {};
         struct h_error err = {};
+        struct cgroup_bound bound = {};
         int r, status = 0;
 
         o.home = getenv("HOME");
@@ -234,7 +236,8 @@ int main(int argc, char **argv) {
         s.cache.ud = &s;
         s.config.fd_store = getenv("NOTIFY_SOCKET") != NULL;
         ledger_init(&s.device, 0);
-        ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget());
+        oom_init(&s.oom, "");
+        ledger_init(&s.ledger, s.config.host_budget ? s.config.host_budget : ledger_default_budget("", &bound));
         if (r == 0)
                 r = files_raise(&s.users, &err);
         if (r == 0)
@@ -257,6 +260,9 @@ int main(int argc, char **argv) {
         }
         setup_loop(&s);
         s.started_ms = server_now(&s);
+        if (bound.limit)
+                log_info(&s.log, "the control group %s bounds host memory: its limit is %llu bytes, %llu are left", cgroup_name(&bound.group),
+                         (unsigned long long)bound.limit, (unsigned long long)bound.left);
         log_info(&s.log, "serving on %s, host memory budget %llu bytes, worker %s, computing on the %s", s.listener.path ? s.listener.path : "(activated)",
                  (unsigned long long)s.ledger.budget, s.config.worker, s.config.cuda ? "GPU" : "CPU");
         sd_notifyf(0, "READY=1\nSTATUS=Serving on %s", s.listener.path ? s.listener.path : "the activated socket");

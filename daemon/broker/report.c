@@ -44,6 +44,7 @@ int report_status(struct session *se, struct schema_msg *m, struct frame *f, str
                 { "cache_hits", s->count.cache_hits },
                 { "bytes_read", s->count.bytes_read },
                 { "worker_restarts", s->count.worker_restarts },
+                { "oom_kills", s->count.oom_kills },
                 { "replays", s->count.replays },
                 { "quarantined", s->count.quarantined },
                 { "steps", s->worker.steps },
@@ -59,6 +60,8 @@ int report_status(struct session *se, struct schema_msg *m, struct frame *f, str
         r.worker = worker_state_name(s);
         r.worker_pid = s->worker.pid;
         r.worker_restarts = (uint32_t)s->count.worker_restarts;
+        if (s->worker.end[0])
+                r.worker_end = s->worker.end;
         r.device = s->worker.device;
         r.clients = s->n_sessions;
         count_requests(s, &r.running, &r.waiting);

@@ -17,6 +17,7 @@
 #include "daemon/broker/ledger.h"
 #include "daemon/broker/listen.h"
 #include "daemon/broker/metrics.h"
+#include "daemon/broker/oom.h"
 #include "daemon/broker/options.h"
 #include "daemon/broker/user.h"
 #include "daemon/broker/worker.h"
@@ -34,6 +35,7 @@ struct counters {
         uint64_t cache_hits; /* loads that needed no read, or whose content was there already */
         uint64_t bytes_read; /* from model files */
         uint64_t worker_restarts, replays, quarantined;
+        uint64_t oom_kills;  /* workers and fills that the kernel ended for want of memory */
         uint64_t reloads_failed;
         uint64_t parked;     /* slots given up for others */
 };
@@ -78,6 +80,7 @@ struct server {
         struct ledger device; /* an account of the GPU's memory: the worker decides what fits, this says who has it */
         struct ledger ledger;
         struct worker worker;
+        struct oom oom;
         struct list quarantine;
         uint32_t n_suspects;  /* requests that are to run alone */
         struct counters count;

@@ -178,8 +178,6 @@ static void on_frame(struct channel *c, struct frame *f) {
         schema_msg_free(&m);
 }
 
-static void lost(struct worker_process *p, const char *how);
-
 static void on_gone(struct channel *c, const struct h_error *err) {
         struct worker_process *p = of(c);
 
@@ -258,7 +256,20 @@ static void on_check(uv_timer_t *t) {
         }
 }
 
-static void lost(struct worker_process *p, const char *how) {
+static void log_end(struct server *s, const char *how, const struct oom_cause *oom) {
+        char fields[3][128];
+        const char *list[] = { fields[0], fields[1], fields[2] };
+
+        snprintf(fields[0], sizeof(fields[0]), "HEARTH_CODE=%s", hearth_code_name(oom ? HEARTH_E_no_memory : HEARTH_E_worker_lost));
+        if (oom && oom->limit) {
+                snprintf(fields[1], sizeof(fields[1]), "HEARTH_CGROUP=%s", oom->group);
+                snprintf(fields[2], sizeof(fields[2]), "HEARTH_LIMIT=%llu", (unsigned long long)oom->limit);
+        }
+        log_event(&s->log, LOG_LEVEL_WARNING, list, oom && oom->limit ? 3 : 1, "worker %s", how);
+}
+
+/* oom: the kernel ended it for want of memory; NULL: something else did. */
+static void lost(struct worker_process *p, const char *how, const struct oom_cause *oom) {
         struct server *s = p->server;
         struct worker *w = &s->worker;
         bool served = w->ready_ms && server_now(s) - w->ready_ms >= SERVED_MS;
@@ -275,7 +286,9 @@ static void lost(struct worker_process *p, const char *how) {
         uv_timer_stop(&w->timer);
         if (w->state == WORKER_STOPPED)
                 return;
-        log_warning(&s->log, "worker %s", how);
+        log_end(s, how, oom);
+        snprintf(w->end, sizeof(w->end), "%s", how);
+        s->count.oom_kills += oom != NULL;
         w->failures = served ? 1 : w->failures + 1;
         w->stillborn = w->ready_ms ? 0 : w->stillborn + 1;
         s->count.worker_restarts++;
@@ -300,7 +313,10 @@ static void on_process_closed(uv_handle_t *h) {
 
 static void on_process_exit(uv_process_t *h, int64_t status, int sig) {
         struct worker_process *p = h->data;
+        struct server *s = p->server;
+        struct oom_cause cause;
         char end[96], how[192];
+        bool oom;
 
         /* What it sent before its end counts. */
         while (p->channel.open && frame_reader_fill(&p->channel.in, p->channel.fd) > 0) {
@@ -311,12 +327,14 @@ static void on_process_exit(uv_process_t *h, int64_t status, int sig) {
         }
         channel_close(&p->channel);
         format_exit(status, sig, end);
-        if (current(p) && p->server->worker.killed)
-                snprintf(how, sizeof(how), "%s", p->server->worker.killed);
+        /* Also where we sent a signal, for a message that did not reach it any more. */
+        oom = sig == SIGKILL && current(p) && oom_ended(&s->oom, server_now(s), &cause) == OOM_YES;
+        if (oom)
+                oom_text(&cause, how);
         else
-                snprintf(how, sizeof(how), "%s", end);
+                snprintf(how, sizeof(how), "%s", current(p) && s->worker.killed ? s->worker.killed : end);
         uv_close((uv_handle_t *)h, on_process_closed);
-        lost(p, how);
+        lost(p, how, oom ? &cause : NULL);
 }
 
 static void on_never_started(uv_handle_t *h) {

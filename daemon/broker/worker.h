@@ -30,6 +30,7 @@ struct worker {
         char device[257];
         char numerics[161];   /* its build and instruction set or device */
         const char *killed;   /* why we ended it */
+        char end[192];        /* how the last one ended; empty: none has */
         struct h_error fault; /* why it could not be started, the last time */
 };
 

@@ -96,7 +96,7 @@ def daemon_has_its_page():
     if text is None:
         return
     same("hearthd(8)", option_entries(text), options_in(said(HEARTHD, "--help")))
-    written = set(re.findall(r'"(HEARTH_[A-Z_]+)=', (SOURCE / "daemon/broker/request_log.c").read_text()))
+    written = {f for c in (SOURCE / "daemon/broker").glob("*.c") for f in re.findall(r'"(HEARTH_[A-Z_]+)=', c.read_text())}
     same("journal fields", set(re.findall(r"HEARTH_[A-Z_]+", " ".join(entries(text, "JOURNAL")))), written)
 
 

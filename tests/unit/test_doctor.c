@@ -198,6 +198,24 @@ static void test_cgroup(void **state) {
         expect(x, "! cgroup: /system.slice/hearthd.service has 40 of 64 tasks");
 }
 
+static void test_cgroup_v1(void **state) {
+        struct fixture *x = *state;
+
+        put(x, "/proc/70/cgroup", "3:cpu:/c\n2:memory:/a/b\n0::/\n");
+        put(x, "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
+        doctor_cgroup(&x->d);
+        expect(x, NULL);
+        put(x, "/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "17179869184\n");
+        doctor_cgroup(&x->d);
+        expect(x, "+ cgroup: memory is limited to 17 GB by /a (memory.limit_in_bytes)");
+        quiet(x);
+        put(x, "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "4294967296\n");
+        put(x, "/sys/fs/cgroup/memory/a/b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+        doctor_cgroup(&x->d);
+        expect(x, "! cgroup: memory is limited to 4.3 GB by /a/b (memory.limit_in_bytes), the daemon's budget is 8.6 GB");
+        expect(x, "! cgroup: the kernel ended processes of /a/b 2 times");
+}
+
 static void test_stale(void **state) {
         struct fixture *x = *state;
 
@@ -311,7 +329,8 @@ static void test_sandbox(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_gpu, begin, end), cmocka_unit_test_setup_teardown(test_limits, begin, end),
-                cmocka_unit_test_setup_teardown(test_cgroup, begin, end), cmocka_unit_test_setup_teardown(test_stale, begin, end),
+                cmocka_unit_test_setup_teardown(test_cgroup, begin, end), cmocka_unit_test_setup_teardown(test_cgroup_v1, begin, end),
+                cmocka_unit_test_setup_teardown(test_stale, begin, end),
                 cmocka_unit_test_setup_teardown(test_socket_dir, begin, end), cmocka_unit_test_setup_teardown(test_disk, begin, end),
                 cmocka_unit_test_setup_teardown(test_memory, begin, end), cmocka_unit_test_setup_teardown(test_sandbox, begin, end),
         };
