@@ -33,6 +33,7 @@ static int usage(void) {
                 "  who computes generated tokens' products with the rest\n"
                 "--tokens @FILE reads the ids from a file; --prompt N: ids after the first N are fed one at a time as "
                 "generated tokens.\n"
+                "--turn FILE: once the model's image is filled, waits for its turn on the device: an exclusive lock on FILE, kept to the end\n"
                 "--model synth:MODEL:TYPE[:layers=N][:seed=N][:tiny]: random weights in a published shape, made while they are read\n"
                 "(tests/bench/synth).\n");
         return 64;
@@ -87,6 +88,7 @@ static int parse(int argc, char **argv, struct options *o) {
                 { "model", &o->model }, { "tokens", &o->tokens }, { "positions", &o->positions }, { "out", &o->out },
                 { "in", &o->in }, { "type", &o->type }, { "text-file", &o->text_file }, { "jsonl", &o->jsonl },
                 { "template", &o->template_file }, { "variant", &o->variant },
+                { "turn", &o->turn },
         };
         struct { const char *name; uint32_t *at; } numbers[] = {
                 { "threads", &o->threads }, { "chunk", &o->chunk }, { "n", &o->n }, { "window", &o->window },

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -74,6 +75,18 @@ static int fill(const struct options *o, struct probe *p, struct h_error *err) {
         return r < 0 ? r : eng_image_open(p->memfd, false, &p->image, err);
 }
 
+/* --turn: several programs may fill their images at once, one has the device. The lock ends with the process. */
+static int take_turn(const char *path, struct h_error *err) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), r;
+
+        if (fd < 0)
+                return h_error_from_errno(err, -errno, path);
+        do
+                r = flock(fd, LOCK_EX);
+        while (r < 0 && errno == EINTR);
+        return r < 0 ? h_error_from_errno(err, -errno, path) : 0;
+}
+
 int probe_open(const struct options *o, struct probe *p) {
         return probe_open_for(o, NULL, p);
 }
@@ -92,6 +105,8 @@ int probe_open_for(const struct options *o, const struct eng_limits *l, struct p
                 return 64;
         }
         r = fill(o, p, &err);
+        if (r >= 0 && o->turn)
+                r = take_turn(o->turn, &err);
         if (r >= 0)
                 r = eng_device_open(&d, &p->device, &err);
         if (r >= 0)

@@ -61,7 +61,7 @@ def main():
         expect(rc == 0 and len(calls) == 1 and "100 (10%); peer 339" in out and "5000" in out and "700 (9%)" in out and "4.00, 0.82" in out,
                "figures: %d, %r" % (rc, out))
         rc, out, calls = run("--only", "llama-3.1-8b:q4_0", "--only", "llama-3.1-8b:q8_0")
-        expect(rc == 0 and len(calls) == 1 and "q8_0" in calls[0], "resumed: %d, %r" % (rc, calls))
+        expect(rc == 0 and len(calls) == 1 and "q8_0" in calls[0] and "--turn " in calls[0], "resumed: %d, %r" % (rc, calls))
         rc, out, calls = run("--only", "mistral-7b")
         expect(rc == 1 and "failed: status 70: out of luck" in out, "a failing entry: %d, %r" % (rc, out))
         rc, out, calls = run("--only", "llama-3.3-70b:q2_k", "--host-budget", "1e9")
