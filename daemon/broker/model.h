@@ -65,7 +65,8 @@ struct model {
         bool insist;            /* somebody wants it loaded although it is set aside */
         bool open_sent, open_waits; /* told to the worker; or memory must be freed first */
         bool dispatching, again, any_profile, dead;
-        uint32_t open_crashes, n_deaths; /* ends of the worker that were its fault: see quarantine.h */
+        uint32_t open_crashes, beside_ends, n_deaths; /* ends of the worker that were, or may have been, its fault: see quarantine.h */
+        bool doubtful, tried; /* it is to be opened alone; it was, and is being closed again */
         uint64_t first_death_ms;
         bool blamed, died_opening; /* of the last one */
         uint32_t n_ctx;         /* in effect */

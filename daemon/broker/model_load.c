@@ -99,6 +99,8 @@ void model_close(struct model *m) {
                 fill_abort(m->fill, &err); /* on_fill_done() frees it */
                 return;
         }
+        if (m->tried) /* it is being closed already */
+                return;
         if ((was == MODEL_READY || m->open_sent) && worker_ready(s)) {
                 wk_init_close(&msg);
                 msg.model = m->key;
@@ -449,9 +451,13 @@ static void send_open(struct model *m) {
         }
 }
 
-/* One after the other, so that each is told what memory is really left. */
+/*
+ * One after the other, so that each is told what memory is really left. One that
+ * may have ended the worker goes before all: nothing else is lost then if it does
+ * so again.
+ */
 static void open_next(struct server *s) {
-        struct model *next = NULL;
+        struct model *next = quarantine_doubtful(s);
 
         list_foreach(m, &s->models, struct model, link) {
                 if (m->state != MODEL_OPENING)
@@ -489,6 +495,30 @@ static void note_placement(struct model *m, const struct wk_open_reply *b) {
                          format_bytes(b->device_bytes, a), speed);
 }
 
+static bool others_wait(const struct model *m) {
+        list_foreach(o, &m->server->models, struct model, link)
+                if (o != m && o->state == MODEL_OPENING)
+                        return true;
+        return false;
+}
+
+/* It was opened alone and nothing happened. False: it stays open. */
+static bool close_tried(struct model *m) {
+        _cleanup_(buf_free) struct buf b = {};
+        struct wk_close msg;
+
+        wk_init_close(&msg);
+        msg.model = m->key;
+        msg.keep = m->server->config.cuda;
+        if (wk_encode_close(&b, WORKER_MODEL_BIT | m->key, &msg, NULL) < 0)
+                return false;
+        model_log(m, LOG_LEVEL_INFO, NULL, " was opened alone and nothing happened; the others come first");
+        m->doubtful = false;
+        m->tried = true;
+        (void)worker_send(m->server, &b, NULL, 0); /* else its end is being noticed */
+        return true;
+}
+
 void model_on_opened(struct model *m, const struct wk_open_reply *b) {
         struct server *s = m->server;
         uint32_t n_ctx = b->n_ctx;
@@ -499,8 +529,11 @@ void model_on_opened(struct model *m, const struct wk_open_reply *b) {
         char holder[64];
         int r = 0;
 
-        if (m->state != MODEL_OPENING || !m->open_sent)
+        if (m->state != MODEL_OPENING || !m->open_sent || m->tried)
                 return;
+        if (m->doubtful && others_wait(m) && close_tried(m))
+                return;
+        quarantine_opened(m);
         m->open_sent = false;
         m->device_bytes = s->config.cuda ? context_bytes + b->device_bytes : 0;
         if (s->config.cuda) {
@@ -611,6 +644,10 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
 void model_on_closed(struct model *m) {
         if (m->state == MODEL_CLOSING && !m->fill)
                 model_free(m);
+        else if (m->tried) {
+                m->tried = m->open_sent = false;
+                open_next(m->server);
+        }
 }
 
 /* ---- the worker's comings and goings ---- */
@@ -621,10 +658,11 @@ void models_worker_ready(struct server *s) {
 
 void models_worker_lost(struct server *s, const char *how) {
         struct request *alone = suspect_first(s);
+        struct model *opening;
 
         if (alone && alone->state != REQUEST_RUNNING)
                 alone = NULL;
-        quarantine_note(s, alone ? alone->model : NULL);
+        opening = quarantine_note(s, alone ? alone->model : NULL);
         /* Nothing is dispatched from here on. */
         list_foreach(m, &s->models, struct model, link)
                 if (m->state == MODEL_READY) {
@@ -635,7 +673,7 @@ void models_worker_lost(struct server *s, const char *how) {
         for (struct list *l = s->requests.prev; l != &s->requests;) {
                 struct request *rq = CONTAINER_OF(l, struct request, link);
                 if (rq->state == REQUEST_RUNNING && !rq->dead) {
-                        request_on_worker_lost(rq, how, !alone || rq == alone);
+                        request_on_worker_lost(rq, how, (!alone || rq == alone) && !quarantine_excuses(opening, rq), opening ? opening->key : 0);
                         l = s->requests.prev;
                 } else
                         l = l->prev;
@@ -643,7 +681,7 @@ void models_worker_lost(struct server *s, const char *how) {
         list_foreach(m, &s->models, struct model, link) {
                 ledger_release(&m->context);
                 ledger_release(&m->device);
-                m->open_sent = m->open_waits = false;
+                m->open_sent = m->open_waits = m->tried = false;
                 if (m->dead)
                         continue;
                 if (m->state == MODEL_CLOSING && !m->fill) {

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "daemon/broker/request.h"
+#include "daemon/broker/suspect.h"
 
 #define MAX_ENTRIES 64u
 
@@ -15,8 +16,12 @@ struct quarantine {
         char name[256];   /* everybody's; empty: it has none */
         uint64_t until_ms;
         uint32_t ends;
-        char how[192], note[320];
+        const char *when; /* "", or ... */
+        char how[192], note[400];
 };
+
+#define WHILE_OPENED " while it was opened"
+#define BESIDE_OTHERS " while it was opened beside other models (alone it can be)"
 
 static bool busy(const struct model *m) {
         if (m->dead)
@@ -26,29 +31,71 @@ static bool busy(const struct model *m) {
         return m->state == MODEL_READY && !list_empty(&m->running);
 }
 
-void quarantine_note(struct server *s, struct model *only) {
+struct model *quarantine_note(struct server *s, struct model *only) {
         uint64_t now = server_now(s);
-        struct model *one = NULL;
+        struct model *one = NULL, *opening = NULL;
+        uint32_t n = 0;
 
         list_foreach(m, &s->models, struct model, link) {
                 m->blamed = m->died_opening = false;
                 if (only ? m != only : !busy(m))
                         continue;
-                if (one) /* either of them: nobody is blamed. A suspect runs alone, that will tell */
-                        return;
+                n++;
                 one = m;
+                if (m->state == MODEL_OPENING) /* there is one at most */
+                        opening = m;
         }
         if (!one)
-                return;
+                return NULL;
+        if (opening && !opening->doubtful)
+                model_log(opening, LOG_LEVEL_WARNING, NULL, " was being opened when the worker ended; it is opened first and alone");
+        if (opening)
+                opening->doubtful = true;
+        if (n > 1) { /* each of them may be it: requests will be told apart by running alone */
+                if (!opening)
+                        return NULL;
+                opening->blamed = true;
+                opening->beside_ends++;
+                return opening;
+        }
         one->blamed = true;
-        one->died_opening = one->state == MODEL_OPENING;
+        one->died_opening = one == opening;
         one->open_crashes = one->died_opening ? one->open_crashes + 1 : 0;
         if (one->died_opening)
-                return;
+                return NULL;
         if (one->n_deaths && now - one->first_death_ms > QUARANTINE_WINDOW_MS)
                 one->n_deaths = 0;
         if (!one->n_deaths++)
                 one->first_death_ms = now;
+        return NULL;
+}
+
+bool quarantine_excuses(const struct model *opening, const struct request *rq) {
+        return opening && (opening->beside_ends >= QUARANTINE_BESIDE || request_stalled(rq));
+}
+
+/* Found guilty: those that were there lose nothing by it. */
+static void excuse(struct model *m) {
+        list_foreach(rq, &m->server->requests, struct request, link) {
+                if (rq->dead || rq->beside != m->key)
+                        continue;
+                rq->crashes -= MIN(rq->crashes, rq->crashes_beside);
+                rq->crashes_beside = 0;
+                if (rq->crashes < SUSPECT_CRASHES)
+                        suspect_clear(rq);
+        }
+}
+
+struct model *quarantine_doubtful(struct server *s) {
+        list_foreach(m, &s->models, struct model, link)
+                if (m->doubtful && m->state == MODEL_OPENING && !m->open_waits)
+                        return m;
+        return NULL;
+}
+
+void quarantine_opened(struct model *m) {
+        m->open_crashes = m->beside_ends = 0;
+        m->doubtful = false;
 }
 
 static struct quarantine *find(struct server *s, const uint8_t hash[32]) {
@@ -76,27 +123,28 @@ static const char *left(const struct server *s, const struct quarantine *q, char
 static int refuse(struct server *s, const struct quarantine *q, const char *name, struct h_error *err) {
         char buf[32];
         int r = h_error_counts(err, HEARTH_E_quarantined, q->ends, 0,
-                               "%s ended its worker %u times (the last time it %s) and is set aside for %s; to try it all the same: "
-                               "hearth load %s", name, q->ends, q->how, left(s, q, buf), name);
+                               "%s ended its worker %u times%s (the last time it %s) and is set aside for %s; to try it all the same: "
+                               "hearth load %s", name, q->ends, q->when, q->how, left(s, q, buf), name);
 
         err->retry_after_ms = q->until_ms - server_now(s);
         return r;
 }
 
-static void set_aside(struct model *m, uint32_t ends, const char *how) {
+static void set_aside(struct model *m, uint32_t ends, const char *when, const char *how) {
         const char *shared = model_name_for(m, UINT32_MAX);
         struct server *s = m->server;
         struct h_error err = {};
         struct quarantine *q = NULL;
         uint32_t n = 0;
 
+        excuse(m);
         list_foreach(o, &s->quarantine, struct quarantine, link)
                 if (++n > MAX_ENTRIES || o->until_ms <= server_now(s))
                         release(o);
         if (s->config.quarantine)
                 q = h_new0(struct quarantine, 1);
         if (!q) {
-                h_error_set(&err, HEARTH_E_quarantined, "%s ended its worker %u times (the last time it %s)", m->label, ends, how);
+                h_error_set(&err, HEARTH_E_quarantined, "%s ended its worker %u times%s (the last time it %s)", m->label, ends, when, how);
                 model_fail(m, &err);
                 return;
         }
@@ -104,6 +152,7 @@ static void set_aside(struct model *m, uint32_t ends, const char *how) {
         snprintf(q->name, sizeof(q->name), "%s", shared ? shared : "");
         snprintf(q->how, sizeof(q->how), "%s", how);
         q->ends = ends;
+        q->when = when;
         q->until_ms = server_now(s) + s->config.quarantine;
         list_prepend(&s->quarantine, &q->link);
         s->count.quarantined++;
@@ -115,10 +164,12 @@ void quarantine_worker_lost(struct server *s, const char *how) {
         list_foreach(m, &s->models, struct model, link) {
                 if (m->dead || !m->blamed || !m->content || m->state == MODEL_CLOSING)
                         continue;
-                if (m->died_opening && m->open_crashes >= QUARANTINE_OPENING)
-                        set_aside(m, m->open_crashes, how);
+                if (m->died_opening && m->open_crashes + m->beside_ends >= QUARANTINE_OPENING)
+                        set_aside(m, m->open_crashes + m->beside_ends, WHILE_OPENED, how);
+                else if (m->beside_ends >= QUARANTINE_BESIDE)
+                        set_aside(m, m->beside_ends, BESIDE_OTHERS, how);
                 else if (m->n_deaths >= QUARANTINE_SERVING)
-                        set_aside(m, m->n_deaths, how);
+                        set_aside(m, m->n_deaths, "", how);
         }
 }
 
@@ -140,8 +191,8 @@ const char *quarantine_of(struct server *s, const char *name) {
 
         list_foreach(q, &s->quarantine, struct quarantine, link)
                 if (strcmp(q->name, name) == 0 && q->until_ms > server_now(s)) {
-                        snprintf(q->note, sizeof(q->note), "set aside for %s: it ended its worker %u times, the last time it %s", left(s, q, t),
-                                 q->ends, q->how);
+                        snprintf(q->note, sizeof(q->note), "set aside for %s: it ended its worker %u times%s, the last time it %s", left(s, q, t),
+                                 q->ends, q->when, q->how);
                         return q->note;
                 }
         return NULL;

@@ -65,6 +65,7 @@ struct request {
         bool parking;             /* the worker was told to give it back */
         bool in_slot, accepted, started, paused_told;
         uint32_t crashes, position; /* crashes: ends of a worker that had it */
+        uint32_t beside, crashes_beside; /* the model (its key) that was being opened at the last of them; how many of them that was at */
         bool suspect;             /* see suspect.h; of these only: */
         uint64_t crashed_at, suspect_ms;
         const char *cancel;       /* reason, once it is to end */
@@ -124,8 +125,11 @@ void request_end(struct request *rq, struct buf *b);
 void request_on_out(struct request *rq, const struct wk_out *m);
 void request_on_reply(struct request *rq, const struct wk_start_reply *m);
 void request_on_error(struct request *rq, const struct h_error *err);
-/* The worker died while it had this request. 'how' for messages; blamed: it may have been the cause. */
-void request_on_worker_lost(struct request *rq, const char *how, bool blamed);
+/*
+ * The worker died while it had this request. 'how' for messages; blamed: it may have been the cause, or the model
+ * that was being opened (its key; 0: none was).
+ */
+void request_on_worker_lost(struct request *rq, const char *how, bool blamed, uint32_t opening);
 
 /* park.c: gives its slot up (the worker answers: request_on_parked()); goes on when its client can be sent something. */
 void request_park(struct request *rq);

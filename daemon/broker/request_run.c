@@ -308,7 +308,7 @@ void request_on_error(struct request *rq, const struct h_error *err) {
         request_end_error(rq, err);
 }
 
-void request_on_worker_lost(struct request *rq, const char *how, bool blamed) {
+void request_on_worker_lost(struct request *rq, const char *how, bool blamed, uint32_t opening) {
         _cleanup_(buf_free) struct buf b = {};
         struct server *s = rq->server;
         struct h_error err = {};
@@ -323,6 +323,10 @@ void request_on_worker_lost(struct request *rq, const char *how, bool blamed) {
                 return;
         }
         rq->crashes += blamed;
+        if (blamed && opening) {
+                rq->crashes_beside = rq->beside == opening ? rq->crashes_beside + 1 : 1;
+                rq->beside = opening;
+        }
         if (blamed && rq->crashes >= GUILTY_CRASHES) {
                 h_error_counts(&err, HEARTH_E_worker_lost, rq->crashes, 0,
                                "the worker %s, and so did %u others before it, while it had this request%s; it is not tried again. "

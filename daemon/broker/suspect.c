@@ -64,7 +64,7 @@ void suspect_progress(struct request *rq) {
         if (!rq->suspect || request_n_generated(rq) < rq->crashed_at + PAST)
                 return;
         suspect_clear(rq);
-        rq->crashes = 0;
+        rq->crashes = rq->crashes_beside = 0;
 }
 
 void suspects_tick(struct server *s) {

@@ -3,8 +3,9 @@
  * For tests, preloaded into hearth-worker: its end at a chosen moment, by taking
  * memory until the kernel ends it, or (TEST_END_BY=signal) by a signal. When: one
  * that serves gets SIGUSR1; one that serves maps a model whose copy has this size
- * (TEST_END_AT_OPEN); one that reads a model begins (TEST_END_FILL). Nothing of it
- * needs what the sandbox takes away.
+ * (TEST_END_AT_OPEN), perhaps only beside another one (TEST_END_BESIDE), or only so
+ * often (TEST_END_TIMES, counted by the size of the file named in TEST_END_COUNT); one that reads a model begins
+ * (TEST_END_FILL). Nothing of it needs what the sandbox takes away.
  */
 #undef _FILE_OFFSET_BITS /* both names are wanted, not one renamed to the other */
 #include <fcntl.h>
@@ -16,8 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static long long at_open = -1;
-static int by_signal;
+static long long at_open = -1, times = -1;
+static int by_signal, beside, others, count = -1;
 
 static void *map(void *at, size_t n, int prot, int flags, int fd, off_t off) {
         return (void *)syscall(SYS_mmap, at, n, prot, flags, fd, off);
@@ -43,6 +44,13 @@ __attribute__((constructor)) static void begin(int argc, char **argv) {
                 signal(SIGUSR1, end);
                 if (size)
                         at_open = atoll(size);
+                beside = getenv("TEST_END_BESIDE") != NULL;
+                if (getenv("TEST_END_TIMES")) {
+                        times = atoll(getenv("TEST_END_TIMES"));
+                        count = open(getenv("TEST_END_COUNT"), O_RDWR | O_APPEND | O_CLOEXEC);
+                        if (count < 0)
+                                abort();
+                }
         }
         if (argc > 1 && strcmp(argv[1], "--fill") == 0 && getenv("TEST_END_FILL")) {
                 int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -56,8 +64,17 @@ __attribute__((constructor)) static void begin(int argc, char **argv) {
 static void look(int fd) {
         struct stat st;
 
-        if (at_open >= 0 && fd >= 0 && fstat(fd, &st) == 0 && st.st_size == at_open)
-                end(0);
+        if (at_open < 0 || fd < 0 || fstat(fd, &st) < 0)
+                return;
+        if (st.st_size != at_open) {
+                others++;
+                return;
+        }
+        if (beside && !others)
+                return;
+        if (count >= 0 && (fstat(count, &st) < 0 || st.st_size >= times || write(count, ".", 1) != 1))
+                return;
+        end(0);
 }
 
 __attribute__((visibility("default"))) void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t off) {
