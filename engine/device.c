@@ -111,3 +111,11 @@ int eng_device_budget(struct eng_device *d, uint64_t *ret) {
         *ret = info.budget ? info.budget : info.total;
         return 0;
 }
+
+const char *eng_device_lost(struct eng_device *d) {
+        return d->k->ops->lost ? d->k->ops->lost(d->k) : NULL;
+}
+
+const char *eng_device_where(struct eng_device *d, char buf[64]) {
+        return d->k->ops->where ? d->k->ops->where(d->k, buf) : "";
+}

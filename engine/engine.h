@@ -37,6 +37,10 @@ const char *eng_device_describe(struct eng_device *d);
 /* Bytes of memory the device could still give now (host: MemAvailable and cgroup limit). */
 int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free);
 int eng_device_budget(struct eng_device *d, uint64_t *ret); /* device memory that may be used in all, as configured or as it has */
+/* Why nothing can be done with it any more in this process; NULL: it works. From any thread. */
+const char *eng_device_lost(struct eng_device *d);
+/* The kernel begun last, as file:line; "" where that is not known. From any thread, also while it runs. */
+const char *eng_device_where(struct eng_device *d, char buf[64]);
 
 /* ---- image: GGUF -> one flat, sealed, position-independent copy -------- */
 /* A source of one or more open files (split models: all parts in order). fds stay the caller's. */

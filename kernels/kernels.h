@@ -381,6 +381,12 @@ struct k_ops {
         int (*zero)(struct k_dev *, void *dst, size_t bytes);
         int (*copy)(struct k_dev *, void *dst, const void *src, size_t bytes); /* within the device, in step order */
         int (*sync)(struct k_dev *);
+        /*
+         * Of a device that can fail by itself, from any thread; else NULL. lost: why nothing can be done with it any more, NULL while it
+         * works. where: the kernel begun last, as file:line, also while it runs; "" if that is not known.
+         */
+        const char *(*lost)(struct k_dev *);
+        const char *(*where)(struct k_dev *, char buf[64]);
 
         /* Layout: which repack this backend wants for a matrix, its size, and the repack itself (host to host). */
         enum k_layout (*layout_pick)(enum k_type, uint32_t rows, uint32_t cols, bool is_embedding);

@@ -17,7 +17,7 @@ struct quarantine {
         uint64_t until_ms;
         uint32_t ends;
         const char *when; /* "", or ... */
-        char how[192], note[400];
+        char how[400], note[600];
 };
 
 #define WHILE_OPENED " while it was opened"

@@ -8,6 +8,7 @@
 #include "daemon/broker/worker.h"
 
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@
 #define CHECK_MS 500u
 #define MAX_STILLBORN 5u         /* ends in a row before it was ready, until the waiting are told */
 #define SERVED_MS 10000u         /* this long in service: its end is no failure to start */
+#define START_MS 30000u          /* that opening a device may take at least, however short the configured time */
 
 struct worker_process {
         struct channel channel; /* first */
@@ -35,6 +37,7 @@ struct worker_process {
 };
 
 static void start(struct server *s);
+static void ends(struct worker *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static struct worker_process *of(struct channel *c) {
         return CONTAINER_OF(c, struct worker_process, channel);
@@ -68,6 +71,17 @@ void worker_touch(struct server *s) {
         s->worker.progress_ms = s->worker.beat_ms = server_now(s);
 }
 
+/* What is known first of a worker's end is the reason; the rest follows from it. */
+static void ends(struct worker *w, const char *fmt, ...) {
+        va_list ap;
+
+        if (w->why[0])
+                return;
+        va_start(ap, fmt);
+        vsnprintf(w->why, sizeof(w->why), fmt, ap);
+        va_end(ap);
+}
+
 /* ---- frames ---- */
 
 static void on_error(struct server *s, uint32_t id, const struct wk_error *b) {
@@ -84,7 +98,7 @@ static void on_error(struct server *s, uint32_t id, const struct wk_error *b) {
                 /* It can't serve at all. Who waits is told; the next load tries another one. */
                 log_error(&s->log, "worker: %s", err.message);
                 models_worker_hopeless(s, &err);
-                s->worker.killed = "could not open its device";
+                ends(&s->worker, "could not open its device");
                 if (s->worker.process)
                         uv_process_kill(&s->worker.process->process, SIGKILL);
         } else {
@@ -107,7 +121,7 @@ static void on_frame(struct channel *c, struct frame *f) {
                 return;
         if (schema_decode(&wk_schema, f->p, f->n, &m, NULL, &err) < 0) {
                 log_error(&s->log, "worker %u sent a message that can't be taken (%s); it is ended", w->pid, err.message);
-                w->killed = err.code == HEARTH_E_no_memory ? "was ended since hearthd had no memory to hear it" : "sent a message that breaks the protocol";
+                ends(w, "%s", err.code == HEARTH_E_no_memory ? "was ended since hearthd had no memory to hear it" : "sent a message that breaks the protocol");
                 p->deaf = true;
                 uv_process_kill(&p->process, SIGKILL);
                 return;
@@ -137,9 +151,13 @@ static void on_frame(struct channel *c, struct frame *f) {
                 w->steps = b->steps;
                 w->rows = b->rows;
                 w->busy = b->busy;
+                snprintf(w->at, sizeof(w->at), "%s", b->at ? b->at : "");
                 suspects_go_on(s);
                 break;
         }
+        case WK_device_lost:
+                ends(w, "lost its device (%s)", ((const struct wk_device_lost *)m.body)->why);
+                break;
         case WK_open_progress: {
                 const struct wk_open_progress *b = m.body;
                 mo = model_by_key(s, b->model);
@@ -220,7 +238,7 @@ int worker_send(struct server *s, struct buf *b, const int *fds, uint32_t n_fds)
         r = channel_send(&w->process->channel, b, fds, n_fds);
         if (r < 0) {
                 log_error(&s->log, "worker %u can't be told something (%s); it is ended", w->pid, strerror(-r));
-                w->killed = "could not be told something";
+                ends(w, "could not be told something");
                 uv_process_kill(&w->process->process, SIGKILL);
         }
         return r;
@@ -237,20 +255,24 @@ static void on_check(uv_timer_t *t) {
         struct server *s = t->data;
         struct worker *w = &s->worker;
         uint64_t now = server_now(s), limit = s->config.hang_timeout;
-        bool working = w->state == WORKER_STARTING;
+        bool starting = w->state == WORKER_STARTING, opening = false, working = starting;
 
-        list_foreach(m, &s->models, struct model, link)
-                working |= (m->state == MODEL_OPENING && m->open_sent) || m->state == MODEL_CLOSING;
+        list_foreach(m, &s->models, struct model, link) {
+                opening |= m->state == MODEL_OPENING && m->open_sent;
+                working |= opening || m->state == MODEL_CLOSING;
+        }
         list_foreach(rq, &s->requests, struct request, link)
                 working |= rq->state == REQUEST_RUNNING && !request_stalled(rq);
         if (!limit || !w->process || !working) {
                 w->progress_ms = w->beat_ms = now;
                 return;
         }
-        if (now - w->beat_ms > limit || ((w->busy || w->state == WORKER_STARTING) && now - w->progress_ms > limit)) {
-                log_error(&s->log, "worker %u made no step for %llu ms; it is ended", w->pid,
-                          (unsigned long long)(now - MIN(w->progress_ms, w->beat_ms)));
-                w->killed = "hung and was ended";
+        if (starting)
+                limit = MAX(limit, START_MS);
+        if (now - w->beat_ms > limit || ((w->busy || starting || opening) && now - w->progress_ms > limit)) {
+                log_error(&s->log, "worker %u made no step for %llu ms%s%s; it is ended", w->pid,
+                          (unsigned long long)(now - MIN(w->progress_ms, w->beat_ms)), w->at[0] ? ", the last kernel it began is at " : "", w->at);
+                ends(w, "hung%s%s and was ended", w->at[0] ? " near the kernel at " : "", w->at);
                 w->progress_ms = w->beat_ms = now;
                 uv_process_kill(&w->process->process, SIGKILL);
         }
@@ -282,7 +304,7 @@ static void lost(struct worker_process *p, const char *how, const struct oom_cau
         w->pid = 0;
         w->busy = false;
         w->steps = 0;
-        w->killed = NULL;
+        w->at[0] = w->why[0] = 0;
         uv_timer_stop(&w->timer);
         if (w->state == WORKER_STOPPED)
                 return;
@@ -315,7 +337,7 @@ static void on_process_exit(uv_process_t *h, int64_t status, int sig) {
         struct worker_process *p = h->data;
         struct server *s = p->server;
         struct oom_cause cause;
-        char end[96], how[192];
+        char end[96], how[sizeof(s->worker.end)];
         bool oom;
 
         /* What it sent before its end counts. */
@@ -332,7 +354,7 @@ static void on_process_exit(uv_process_t *h, int64_t status, int sig) {
         if (oom)
                 oom_text(&cause, how);
         else
-                snprintf(how, sizeof(how), "%s", current(p) && s->worker.killed ? s->worker.killed : end);
+                snprintf(how, sizeof(how), "%s", current(p) && s->worker.why[0] ? s->worker.why : end);
         uv_close((uv_handle_t *)h, on_process_closed);
         lost(p, how, oom ? &cause : NULL);
 }

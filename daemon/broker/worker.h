@@ -29,8 +29,9 @@ struct worker {
         bool busy;
         char device[257];
         char numerics[161];   /* its build and instruction set or device */
-        const char *killed;   /* why we ended it */
-        char end[192];        /* how the last one ended; empty: none has */
+        char at[65];          /* the kernel it was in when it was heard last; empty: not known */
+        char why[400];        /* it ends: we ended it, or its last words; empty: nothing is known */
+        char end[400];        /* how the last one ended; empty: none has */
         struct h_error fault; /* why it could not be started, the last time */
 };
 

@@ -50,6 +50,8 @@ static void leave(struct task *t) {
 }
 
 static void fail(struct task *t, int r, struct h_error *err, const char *what) {
+        if (r == -EIO)
+                device_check(t->worker);
         h_error_from_errno(err, r, what);
         reply_error(t, err);
         leave(t);
@@ -330,12 +332,6 @@ static void fail_maskless(struct wmodel *m) {
                         fail_grammar(t, t->mask_job.error);
 }
 
-static void device_lost(struct worker *w, const struct h_error *err) {
-        /* The device is gone. The broker starts another worker and tells it everything anew. */
-        log_error(&w->log, "the device failed: %s", err->message);
-        _exit(70);
-}
-
 /* The tasks of a step move on as far as can be said before its results. */
 static void took_off(struct wmodel *m, struct begun *b, const struct step_plan *p) {
         b->plan = *p;
@@ -372,8 +368,10 @@ static int begin_step(struct worker *w, struct wmodel *m) {
                 device_take(w, false);
                 r = eng_step_begin(m->context, m->items, p.n, &err);
                 device_give(w);
-                if (r == -EIO)
-                        device_lost(w, &err);
+                if (r == -EIO) {
+                        device_check(w);
+                        device_is_lost(w, err.message);
+                }
                 if (r == 0) {
                         took_off(m, b, &p);
                         return 0;
@@ -399,8 +397,10 @@ static void finish_step(struct worker *w, struct wmodel *m) {
         int r;
 
         r = eng_step_finish(m->context, m->results, NULL, &err);
-        if (r < 0)
-                device_lost(w, &err);
+        if (r < 0) {
+                device_check(w);
+                device_is_lost(w, err.message);
+        }
         now = now_us();
         atomic_fetch_add(&w->steps, 1);
         atomic_fetch_add(&w->rows, b->plan.generated + b->plan.prompt);

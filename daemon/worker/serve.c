@@ -365,9 +365,10 @@ static void beat(struct control *c) {
         struct wk_beat msg;
         uint64_t now = now_us();
         bool busy = atomic_load(&w->busy);
+        char at[64];
 
         /* One more when the work is done, then silence. */
-        if (now - c->last_beat_us < BEAT_MS * 1000u || (!busy && c->beat_idle && list_empty(&w->tasks)))
+        if (now - c->last_beat_us < BEAT_MS * 1000u || (!busy && c->beat_idle && list_empty(&w->tasks) && !atomic_load(&w->opening)))
                 return;
         c->last_beat_us = now;
         c->beat_idle = !busy;
@@ -375,6 +376,7 @@ static void beat(struct control *c) {
         msg.steps = atomic_load(&w->steps);
         msg.rows = atomic_load(&w->rows);
         msg.busy = busy;
+        msg.at = w->started ? eng_device_where(w->device, at) : "";
         push(w, &b, wk_encode_beat(&b, 0, &msg, NULL));
 }
 
@@ -399,6 +401,7 @@ static int run(struct control *c) {
         bool more = false;
 
         for (;;) {
+                bool last;
                 struct pollfd p[2] = {
                         { .fd = w->fd, .events = (short)(POLLIN | (more ? POLLOUT : 0)) },
                         { .fd = w->out.wake, .events = POLLIN },
@@ -414,6 +417,7 @@ static int run(struct control *c) {
                                 return r;
                 }
                 beat(c);
+                last = atomic_load(&w->said);
                 if (!outbox_take(&w->out, &b))
                         return -ENOMEM;
                 r = b.len ? frame_queue_push(&c->out, &b, NULL, 0) : 0;
@@ -423,6 +427,8 @@ static int run(struct control *c) {
                 if (r < 0)
                         return r;
                 more = r == 1;
+                if (last && !more)
+                        return -ENODEV;
                 forget_done(w);
         }
 }
@@ -457,8 +463,8 @@ int worker_serve(const struct log *log, enum sandbox_wish wish, bool ahead) {
                 thread_wake_soon(); /* this one alone: the threads that compute exist already or get the usual slice */
                 r = run(c);
         }
-        if (r != -EPIPE && r != -ECONNRESET)
+        if (r != -EPIPE && r != -ECONNRESET && r != -ENODEV)
                 log_error(log, "ends: %s", strerror(-r));
         /* The broker is gone or ends us; the other threads may be in the middle of a step. Nothing of ours needs an end. */
-        _exit(r == -EPIPE || r == -ECONNRESET ? 0 : 70);
+        _exit(r == -EPIPE || r == -ECONNRESET ? 0 : r == -ENODEV ? WORKER_DEVICE_LOST : 70);
 }

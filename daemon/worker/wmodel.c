@@ -80,6 +80,7 @@ static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *e
                 atomic_fetch_add(&m->worker->steps, 1); /* a load that gets on */
                 if (r == 0)
                         break;
+                atomic_fetch_add(&m->worker->steps, 1);
                 nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL); /* else the engine's thread would never get it */
         }
         if (r < 0)
@@ -166,8 +167,13 @@ void wmodel_open(struct job *j) {
         struct wk_open_reply msg;
         struct h_error err = {};
         uint64_t bytes = 0;
-        int r = open_all(m, &bytes, &err);
+        int r;
 
+        atomic_fetch_add(&w->opening, 1);
+        r = open_all(m, &bytes, &err);
+        if (r < 0)
+                device_check(w);
+        atomic_fetch_sub(&w->opening, 1);
         atomic_fetch_add(&w->steps, 1); /* a model opened is progress */
         if (r == 0) {
                 wk_init_open_reply(&msg);

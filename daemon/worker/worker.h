@@ -109,6 +109,7 @@ struct worker {
         pthread_cond_t device_free;
         unsigned device_wanted;
         bool device_busy;
+        atomic_bool ends, said;  /* the device is lost; the broker has been told, as soon as the outbox is sent */
 
         /* Images of models that left the device, still pinned: park.c. */
         pthread_mutex_t park_lock;
@@ -116,6 +117,7 @@ struct worker {
 
         atomic_uint_least64_t steps, rows;
         atomic_bool busy;        /* a step could be made */
+        atomic_int opening;      /* models */
         struct buf event, frame; /* engine thread: messages in the making, their memory kept from token to token */
         bool ahead;              /* steps are begun ahead even where it doesn't pay */
 
@@ -146,6 +148,11 @@ int wmodel_vocab(struct wmodel *m, const struct grammar_vocab **ret, struct h_er
 /* device.c: exclusive use of the device; 'urgent' ones come before the engine's next step. */
 void device_take(struct worker *w, bool urgent);
 void device_give(struct worker *w);
+/* Ends this process, with its last words to the broker. */
+_Noreturn void device_is_lost(struct worker *w, const char *why);
+/* Something went wrong: does so if it was the device. */
+void device_check(struct worker *w);
+enum { WORKER_DEVICE_LOST = 70 }; /* exit status */
 
 /* park.c: keeps an image (taken), hands a kept one out again, drops one. Any thread but the control thread may wait here. */
 void park_keep(struct worker *w, struct eng_image *im);

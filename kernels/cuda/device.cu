@@ -45,26 +45,29 @@ static void crumbs_give(struct cuda_dev *d) {
 }
 
 /* The source file and line of the last kernel begun, or "". */
-static const char *last_kernel(const struct cuda_dev *d, char buf[64]) {
+static const char *dev_where(struct k_dev *kd, char buf[64]) {
+        const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
                 "attention.cu", "attention_mma.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu", "linear.cu", "matmul.cu",
                 "matmul_sm90.cu", "matvec.cu", "matvec.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu", "moe.cu", "moe.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
+                "fault.cu", /* tests/fault: kernels that fail */
         };
         const uint32_t c = d->crumb ? *d->crumb : 0;
 
         buf[0] = 0;
         for (size_t i = 0; c && i < ELEMENTSOF(files); i++)
                 if (crumb_file(files[i]) == c >> 16)
-                        snprintf(buf, 64, "; near the kernel at %s:%u", files[i], c & 0xffff);
+                        snprintf(buf, 64, "%s:%u", files[i], c & 0xffff);
         return buf;
 }
 
 int cuda_fail(struct cuda_dev *d, cudaError_t e, const char *what) {
-        char kernel[64];
+        char at[64];
+        const char *kernel = e == cudaErrorMemoryAllocation ? "" : dev_where(&d->base, at);
 
         if (!d->lost)
-                snprintf(d->error, sizeof(d->error), "%s: %s (%s)%s", what, cudaGetErrorName(e), cudaGetErrorString(e),
-                         e == cudaErrorMemoryAllocation ? "" : last_kernel(d, kernel));
+                snprintf(d->error, sizeof(d->error), "%s: %s (%s)%s%s", what, cudaGetErrorName(e), cudaGetErrorString(e),
+                         *kernel ? "; near the kernel at " : "", kernel);
         if (e == cudaErrorMemoryAllocation)
                 return -ENOMEM;
         d->lost = true;
@@ -239,6 +242,16 @@ static const char *dev_describe(struct k_dev *kd) { return cuda_dev_of(kd)->desc
 static const char *dev_last_error(struct k_dev *kd) {
         struct cuda_dev *d = cuda_dev_of(kd);
         return d->error[0] ? d->error : "no error";
+}
+
+/* Asked on the loading stream: the steps' own may be in the middle of being captured. */
+static const char *dev_lost(struct k_dev *kd) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+        cudaError_t e = d->lost ? cudaSuccess : cudaStreamQuery(d->mem.stream);
+
+        if (e != cudaSuccess && e != cudaErrorNotReady)
+                (void)cuda_fail(d, e, "step");
+        return d->lost ? d->error : NULL;
 }
 
 static int dev_upload(struct k_dev *kd, void *dst, const void *src, size_t bytes) {
@@ -444,6 +457,8 @@ const struct k_ops cuda_ops_table = {
         .zero = dev_zero,
         .copy = dev_copy,
         .sync = dev_sync,
+        .lost = dev_lost,
+        .where = dev_where,
         .layout_pick = cuda_layout_pick,
         .layout_bytes = cuda_layout_bytes,
         .repack = cuda_layout_repack,

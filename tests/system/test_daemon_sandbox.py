@@ -8,6 +8,8 @@ PRELOAD = sys.argv[3]
 # Landlock's version, if the kernel has it: landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION)
 LANDLOCK = ctypes.CDLL(None, use_errno=True).syscall(444, None, 0, 1) > 0
 STATUS = dict(line.split(":", 1) for line in open("/proc/self/status"))
+# A GPU's driver needs more than a processor: another filter, and paths for Landlock.
+KIND = "serve, device" if BACKEND == "cuda" else "serve, cpu"
 if SANITIZED:
     skip("a sanitizer needs calls that the sandbox forbids")
 if "Seccomp" not in STATUS:
@@ -43,7 +45,7 @@ def the_worker():
             assert len(seen) >= 8 and {"engine", "loader", "text", "mask"} <= {n for n, _, _ in seen}, seen
             assert all((s, n) == ("2", "1") for _, s, n in seen), seen
             os.kill(pid, 9)
-        assert ("sandbox (serve, cpu): no new privileges, Landlock" if LANDLOCK else "lacks: Landlock") in d.messages(), d.messages()
+        assert (f"sandbox ({KIND}): no new privileges, Landlock" if LANDLOCK else "lacks: Landlock") in d.messages(), d.messages()
 
 
 def the_fill():
@@ -71,14 +73,33 @@ def off_is_said():
     """Without a sandbox, that is in the log."""
     with daemon(config="[daemon]\nsandbox = off\n") as d, Client(d.path) as c:
         c.generate(model="tiny", prompt="the", max_tokens=2)
-        assert "no sandbox (serve, cpu): [daemon] sandbox is off" in d.messages(), d.messages()
+        assert f"no sandbox ({KIND}): [daemon] sandbox is off" in d.messages(), d.messages()
+
+
+def works(d, c):
+    """All that a worker does once it is closed in: loads, launches, memory pinned for the device and read in place, unloads; and its successor."""
+    ask = dict(model="tiny", prompt="the cat", max_tokens=20, temperature=0.0, **NO_END)
+    want = {}
+    for ends in range(2):
+        for layers in [{}, {"gpu_layers": 0}, {"gpu_layers": 1}] if BACKEND == "cuda" else [{}]:
+            c.call("load", {"model": "tiny", **layers})
+            got = c.generate(**ask)[1]
+            assert len(got) == 20 and want.setdefault(str(layers), got) == got, (layers, got)
+            entry = c.call("models")["models"][0]
+            assert not layers or entry["placement"].startswith(f"{layers['gpu_layers']} of ") and "in host memory" in entry["placement"], entry
+            c.call("unload", {"model": "tiny", "force": True})
+            assert c.call("status").get("device_bytes", 0) == 0
+        assert metrics(c)["worker_restarts"] == ends, d.messages()
+        os.kill(c.call("status")["worker_pid"], 9)
+        until("it is gone", lambda: metrics(c)["worker_restarts"] == ends + 1)
+    assert "Operation not permitted" not in d.messages(), d.messages()
 
 
 def required():
     """All of it or nothing: with what is missing named."""
     with daemon(config="[daemon]\nsandbox = required\n") as d, Client(d.path) as c:
         if LANDLOCK:
-            assert c.generate(model="tiny", prompt="the", max_tokens=2)[2]["n_generated"] == 2
+            works(d, c)
             return
         try:
             c.generate(model="tiny", prompt="the", max_tokens=2)
@@ -96,10 +117,10 @@ def what_lacks_is_said():
             return d.messages()
 
     said = without(444, log)
-    assert "the sandbox (serve, cpu) lacks: Landlock (not in this kernel)" in said and "(fill) lacks: Landlock" in said, said
+    assert f"the sandbox ({KIND}) lacks: Landlock (not in this kernel)" in said and "(fill) lacks: Landlock" in said, said
     said = without(317, log)
     assert "hearthd keeps rights that it does not need: seccomp (not in this kernel)" in said, said
-    assert "the sandbox (serve, cpu) lacks: " in said and "seccomp (not in this kernel)" in said, said
+    assert f"the sandbox ({KIND}) lacks: " in said and "seccomp (not in this kernel)" in said, said
 
 
 sys.exit(run_tests([the_worker, the_fill, the_broker, off_is_said, required, what_lacks_is_said]))

@@ -140,6 +140,19 @@ def a_hung_worker_is_ended():
         c.call("status")  # the broker is not stopped by it
         got += finish(c, i)[0]
         assert got == want and worker_of(c) != pid
+        said = c.call("status")["worker_end"]
+        assert said.startswith("hung") and said.endswith("was ended") and f"worker {said}" in d.messages(), said
+
+
+def a_slow_start_is_no_hang():
+    """Opening a device may take longer than a step may: hang_timeout does not end a worker that starts."""
+    with private_dir() as home:
+        slow, real = pathlib.Path(home) / "worker", pathlib.Path(HEARTHD).absolute().parent / "hearth-worker"
+        slow.write_text(f"#!/bin/sh\n[ \"$1\" = --serve ] && sleep 3\nexec {real} \"$@\"\n")
+        slow.chmod(0o755)
+        with daemon("--worker", str(slow), config="[worker]\nhang_timeout = 1500ms\n") as d, Client(d.path) as c:
+            assert c.generate(model="tiny", prompt="the cat", max_tokens=5, **NO_END)[2]["n_generated"] == 5
+            assert metrics(c)["worker_restarts"] == 0
 
 
 def status_while_the_worker_is_stopped():
@@ -186,5 +199,5 @@ def a_killed_fill():
 
 
 sys.exit(run_tests([a_stream_survives, many_survive_and_stop_strings_too, reused_generated_tokens_replay, three_deaths_end_a_request,
-                    idle_death, cancel_and_hangup_meet_a_death, a_hung_worker_is_ended, status_while_the_worker_is_stopped,
+                    idle_death, cancel_and_hangup_meet_a_death, a_hung_worker_is_ended, a_slow_start_is_no_hang, status_while_the_worker_is_stopped,
                     no_worker_program, a_worker_that_ends_at_once, a_killed_fill]))
