@@ -149,7 +149,14 @@ def requests():
     kvs, tensors = parse(TINY.read_bytes())
     with daemon() as d, Client(d.path) as c:
         fails("no-model-named", lambda: c.generate(prompt="x"))
+        expect("unknown_model", lambda: c.generate(model="", prompt="x"), "no model is named")
         c.call("load", {"model": "tiny"})
+        # An empty name is none: the model loaded last is meant, but not by what loads and unloads.
+        for method, fields in (("generate", {"prompt": "x", "max_tokens": 1}), ("tokenize", {"text": "x"}), ("detokenize", {"ids": ids_blob([5])})):
+            assert c.call(method, dict(fields, model="")) is not None
+        expect("unsupported", lambda: c.call("embed", {"model": "", "texts": ["x"]}), "tiny")
+        fails("empty-name", lambda: c.call("load", {"model": ""}))
+        expect("bad_request", lambda: c.call("unload", {"model": ""}), "unload.model has 0 bytes")
         gen = lambda **f: lambda: c.generate(model="tiny", **f)
         fails("prompt-too-long", gen(prompt_ids=ids_blob([5] * 2000)))
         e = fails("prompt-much-too-long", gen(prompt="the cat " * 20000))
