@@ -381,6 +381,14 @@ def test_doctor():
         r = w.run("doctor")
         out = r.stdout.decode()
         assert "✓ socket" in out and "✓ worker" in out and "✓ models     1 can be named" in out, r
+        # A worker that ended is mentioned with how it did, there and in status.
+        os.kill(json.loads(w.run("status", "--json").stdout)["worker_pid"], signal.SIGKILL)
+        end = time.monotonic() + 20
+        while (st := json.loads(w.run("status", "--json").stdout))["worker_restarts"] != 1 or st["worker"] != "ready":
+            assert time.monotonic() < end, st
+        assert st["worker_end"] == "was ended by signal 9 (Killed)", st
+        for command in ("status", "doctor"):
+            assert f"the last one {st['worker_end']}" in w.run(command).stdout.decode(), command
     with private_dir() as d:
         os.mkdir(f"{d}/hearth")
         s = socket.socket(socket.AF_UNIX)
