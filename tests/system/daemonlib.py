@@ -18,6 +18,7 @@ NO_END = {"bias_ids": struct.pack("<2I", 313, 314), "bias_values": struct.pack("
 N_CTX = 1024
 # tests/gpu/run sets it: the same tests, the models on a GPU.
 BACKEND = os.environ.get("HEARTH_TEST_BACKEND")
+RESIDENT = "vram" if BACKEND == "cuda" else "memory" # where a loaded model is
 # The same tests with steps begun ahead, as on a GPU.
 AHEAD = os.environ.get("HEARTH_TEST_AHEAD")
 # A sanitizer keeps freed memory for a while: sizes say nothing then.

@@ -205,9 +205,9 @@ def idle_models_leave():
         while c.next_of(i)[1] != "tokens":
             pass
         time.sleep(3.2)  # longer than the timeout: a leased model is not idle
-        assert {m["name"] for m in c.call("models")["models"] if m["where"] == "memory"} == {"tiny", "keep"}
+        assert {m["name"] for m in c.call("models")["models"] if m["where"] == RESIDENT} == {"tiny", "keep"}
         c.cancel(i)
-        until("tiny left", lambda: {m["name"] for m in c.call("models")["models"] if m["where"] == "memory"} == {"keep"})
+        until("tiny left", lambda: {m["name"] for m in c.call("models")["models"] if m["where"] == RESIDENT} == {"keep"})
 
 
 def need_ends_idle_models():
@@ -228,7 +228,7 @@ def need_ends_idle_models():
         c.cancel(i)
         list(c.events(i))
         c.call("load", {"model": "second"})
-        assert {m["name"] for m in c.call("models")["models"] if m["where"] == "memory"} == {"second"}
+        assert {m["name"] for m in c.call("models")["models"] if m["where"] == RESIDENT} == {"second"}
         assert c.call("status")["host_bytes"] <= budget
 
 

@@ -51,7 +51,7 @@ def idle_times_of_resident_models():
             c.call("load", {"model": m})
         reload(d, "[models]\nidle_timeout = 100ms\n[model kept]\npinned = yes\n", "was read again")
         until("the idle one left", lambda: c.call("status")["models_resident"] == 1)
-        assert [(m["name"], m["pinned"]) for m in c.call("models")["models"] if m["where"] == "memory"] == [("kept", True)]
+        assert [(m["name"], m["pinned"]) for m in c.call("models")["models"] if m["where"] == RESIDENT] == [("kept", True)]
         reload(d, "[models]\nidle_timeout = 100ms\n", "was read again")
         until("the other one left", lambda: c.call("status").get("models_resident", 0) == 0)
 

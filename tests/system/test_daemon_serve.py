@@ -417,7 +417,7 @@ def ps_and_models():
         assert entry["client"] == "editor" and entry["pid"] == os.getpid() and entry["uid"] == os.getuid()
         assert entry["model"] == "tiny" and entry["slot"] == 0 and entry["n_prompt"] > 0
         names = {m["name"]: m for m in c.call("models")["models"]}
-        assert names["tiny"]["where"] == ("vram" if BACKEND == "cuda" else "memory") and names["tiny"]["arch"] == "llama" and names["tiny"]["in_use"] == 1
+        assert names["tiny"]["where"] == RESIDENT and names["tiny"]["arch"] == "llama" and names["tiny"]["in_use"] == 1
         assert names["tiny"]["is_default"] and names["tiny"]["n_ctx"] == N_CTX
         # The other file has the same content: it is read once, then recognized.
         assert names["other"]["where"] == "disk"

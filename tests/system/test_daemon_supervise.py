@@ -45,7 +45,7 @@ def kill(c, sig=signal.SIGKILL):
 
 
 def serving(c):
-    return c.call("status")["worker"] == "ready" and any(m["where"] == "memory" for m in c.call("models")["models"])
+    return c.call("status")["worker"] == "ready" and any(m["where"] == RESIDENT for m in c.call("models")["models"])
 
 
 def a_suspect_runs_alone():
@@ -161,7 +161,7 @@ def a_model_is_set_aside():
                 i = long_answer(c, 100, credits=3)
                 read_tokens(c, i, 3)
             until("it runs", lambda: serving(c) and any(r["phase"] == "paused" for r in phases(c).values()) and
-                  all(m["where"] == "memory" for m in c.call("models")["models"]))
+                  all(m["where"] == RESIDENT for m in c.call("models")["models"]))
             kill(c)
             if n == 2:
                 expect("worker_lost", lambda: finish(c, i))
@@ -213,7 +213,7 @@ def two_models_and_one_is_bad():
         while True:
             until("the bad one is given to the worker", lambda: c.call("status")["worker"] == "ready" and
                   (number not in phases(c) or phases(c)[number]["phase"] == "paused" and
-                   [m for m in c.call("models")["models"] if m["name"] == "tiny"][0]["where"] == "memory"))
+                   [m for m in c.call("models")["models"] if m["name"] == "tiny"][0]["where"] == RESIDENT))
             if number not in phases(c):
                 break
             if metrics(c)["worker_restarts"] == 2:  # give it the time to be alone
