@@ -142,9 +142,10 @@ int cuda_ring_leave(struct cuda_dev *d) {
 int cuda_stream_reserve(struct k_dev *kd, size_t bytes) {
         struct cuda_dev *d = cuda_dev_of(kd);
         struct cuda_ring *g = &d->ring;
+        const size_t before = g->bytes;
         int r = cuda_flush(d);
 
-        if (r < 0 || bytes <= g->bytes)
+        if (r < 0 || bytes <= before)
                 return r;
         CUDA_TRY(d, cudaStreamSynchronize(d->stream), "ring");
         if (!g->stream) {
@@ -159,12 +160,17 @@ int cuda_stream_reserve(struct k_dev *kd, size_t bytes) {
         g->mem = NULL;
         g->bytes = g->at = 0;
         g->first = g->entered = g->next = 0;
-        if (cudaMalloc((void **)&g->mem, bytes) != cudaSuccess) {
-                cudaGetLastError();
-                return -ENOMEM;
+        if (cudaMalloc((void **)&g->mem, bytes) == cudaSuccess) {
+                g->bytes = bytes;
+                return 0;
         }
-        g->bytes = bytes;
-        return 0;
+        cudaGetLastError(); /* out of memory is not sticky */
+        g->mem = NULL;
+        if (before) { /* the models that have one keep it */
+                CUDA_TRY(d, cudaMalloc((void **)&g->mem, before), "ring");
+                g->bytes = before;
+        }
+        return -ENOMEM;
 }
 
 void cuda_ring_close(struct cuda_dev *d) {
