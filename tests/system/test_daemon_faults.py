@@ -71,15 +71,36 @@ def at(fault, moment, c, g, d):
         until("the card's memory is as before", lambda: vram_used() <= vram + 64 * MIB, 20)
 
 
+def then(fault, method, c, d):
+    """It happens while nothing runs, and what comes next is no step: a load, an unload."""
+    before, fired = metrics(c), d.page.fired()
+    d.page.arm(fault, "idle")
+    until("it has happened", lambda: d.page.fired() == fired + 1)
+    c.call(method, {"model": "tiny"}, timeout=120)
+    assert ("tiny" in resident(c)) == (method == "load")
+    assert rest(c, c.start("generate", GOOD), [])[0] == want["good"], f"{method}: the other model's stream"
+    assert metrics(c)["worker_restarts"] == before["worker_restarts"] + 1
+    print(f"      {fault} before {method}: the worker {check_end(c, d, fault)}")
+
+
+@contextlib.contextmanager
+def both(fault):
+    with failing(WORKER, CONFIG, hang=HANG_S if fault == "endless" else 60.0) as d, Client(d.path) as c, Client(d.path) as g:
+        add_good(d)
+        c.call("load", {"model": "tiny"})
+        c.call("load", {"model": "good"})
+        yield c, g, d
+
+
 def matrix(fault):
     """At each moment once; then three times at the same request."""
     def case():
-        with failing(WORKER, CONFIG, hang=HANG_S if fault == "endless" else 60.0) as d, Client(d.path) as c, Client(d.path) as g:
-            add_good(d)
-            c.call("load", {"model": "tiny"})
-            c.call("load", {"model": "good"})
+        with both(fault) as (c, g, d):
             for moment in MOMENTS[1:]:
                 at(fault, moment, c, g, d)
+            then(fault, "unload", c, d)
+            then(fault, "load", c, d)
+        with both(fault) as (c, g, d):  # the pauses between workers grow with each end: another daemon is faster
             # Thrice the same request: found by running alone, and ended; the other model's stream, and later ones, go on.
             d.page.arm(fault, "decode", nth=5, times=3, n_ctx=N_BAD)
             i = c.start("generate", bad("alone"))

@@ -96,11 +96,13 @@ def works(d, c):
 
 
 def required():
-    """All of it or nothing: with what is missing named."""
+    """All of it or nothing: with what is missing named. What there is closes in, and nothing that serving takes is missed."""
+    print("      required:", "works" if LANDLOCK else "refused, since this kernel has no Landlock; works with the rest")
+    with daemon(config=f"[daemon]\nsandbox = {'required' if LANDLOCK else 'auto'}\n") as d, Client(d.path) as c:
+        works(d, c)
+    if LANDLOCK:
+        return
     with daemon(config="[daemon]\nsandbox = required\n") as d, Client(d.path) as c:
-        if LANDLOCK:
-            works(d, c)
-            return
         try:
             c.generate(model="tiny", prompt="the", max_tokens=2)
         except RemoteError as e:

@@ -142,6 +142,11 @@ def a_hung_worker_is_ended():
         assert got == want and worker_of(c) != pid
         said = c.call("status")["worker_end"]
         assert said.startswith("hung") and said.endswith("was ended") and f"worker {said}" in d.messages(), said
+        # Without any request, an unload waits for it: the model's memory is free when it has ended.
+        os.kill(worker_of(c), signal.SIGSTOP)
+        c.call("unload", {"model": "tiny"})
+        assert not any(m["where"] in ("memory", "vram") for m in c.call("models")["models"])
+        assert c.generate(model="tiny", prompt="the cat", max_tokens=100, temperature=0.0, **NO_END)[1] == want
 
 
 def a_slow_start_is_no_hang():
