@@ -30,7 +30,7 @@ enum {
         CUDA_MAX_GROUP = 16,   /* KV groups (page tables) of a model */
         CUDA_SPLIT = 256,      /* tokens per KV split, on absolute positions */
         CUDA_MAX_SCRATCH = 8,  /* scratch areas of different sizes alive at once */
-        CUDA_ROPE_MAX = 64,    /* different rope tables */
+        CUDA_ROPE_MAX = 512,   /* different rope tables, of all models that a process has seen: none is given back, graphs have their addresses */
         CUDA_ROPE_DIMS = 512,
         CUDA_CRUMB_GO = 8,
 };
@@ -204,10 +204,6 @@ int cuda_fail(struct cuda_dev *d, cudaError_t e, const char *what);
                 if (_e != cudaSuccess)                       \
                         return cuda_fail((d), _e, (what));   \
         } while (0)
-static inline int cuda_launched(struct cuda_dev *d, const char *what) {
-        cudaError_t e = cudaGetLastError();
-        return e == cudaSuccess ? 0 : cuda_fail(d, e, what);
-}
 
 /* Asks the runtime for one of our kernels: fails when this build has no code for the current card. */
 cudaError_t cuda_kernel_probe(cudaFuncAttributes *ret);
