@@ -6,12 +6,20 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+static bool may_run(const struct jobs *q, const struct job *j) {
+        unsigned owned = 0;
+
+        for (size_t i = 0; i < ELEMENTSOF(q->running); i++)
+                owned += q->running[i].busy && q->running[i].owner == j->owner;
+        return owned < q->max_owned && !(j->lengthy && q->n_lengthy >= q->max_lengthy);
+}
+
 /* Whose turn it is; NULL: nobody's who may run now. */
 static struct job *next_job(struct jobs *q) {
         struct job *best = NULL;
 
         list_foreach(j, &q->queue, struct job, link)
-                if (!(j->lengthy && q->n_lengthy >= q->max_lengthy) && (!best || j->round < best->round))
+                if ((!best || j->round < best->round) && may_run(q, j))
                         best = j;
         return best;
 }
@@ -44,7 +52,7 @@ static void *work(void *ud) {
 
                 while (!(j = next_job(q)) && !q->stop)
                         pthread_cond_wait(&q->some, &q->lock);
-                if (!j) /* lengthy ones that are left belong to the thread that does one now */
+                if (!j) /* what is left waits for an end in another thread, which goes on with it */
                         break;
                 list_remove(&j->link);
                 at = begin(q, j);
@@ -59,8 +67,8 @@ static void *work(void *ud) {
         return NULL;
 }
 
-int jobs_start(struct jobs *q, unsigned n_threads, const char *name, int nice) {
-        *q = (struct jobs){ .nice = nice, .name = name, .max_lengthy = n_threads > 1 ? n_threads - 1 : 1 };
+int jobs_start(struct jobs *q, unsigned n_threads, unsigned max_owned, const char *name, int nice) {
+        *q = (struct jobs){ .nice = nice, .name = name, .max_owned = max_owned, .max_lengthy = n_threads > 1 ? n_threads - 1 : 1 };
         pthread_mutex_init(&q->lock, NULL);
         pthread_cond_init(&q->some, NULL);
         list_init(&q->queue);

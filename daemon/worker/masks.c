@@ -12,7 +12,8 @@
 #define QUICK_WORK UINT64_C(300000)
 #define MOST_WORK UINT64_C(64000000)
 #define QUICK_THREADS 2
-#define SLOW_THREADS 2
+#define SLOW_THREADS 3
+#define SLOW_OWNED 2
 #define SLOW_NICE 10
 
 /* Waiting for quick masks may lengthen a step by a quarter, or by this if steps are shorter. */
@@ -20,8 +21,8 @@
 #define AWAIT_MAX_US 5000.0
 
 int masks_start(struct worker *w) {
-        int r = jobs_start(&w->quick_masks, QUICK_THREADS, "mask", 0);
-        return r < 0 ? r : jobs_start(&w->slow_masks, SLOW_THREADS, "slow-mask", SLOW_NICE);
+        int r = jobs_start(&w->quick_masks, QUICK_THREADS, QUICK_THREADS, "mask", 0);
+        return r < 0 ? r : jobs_start(&w->slow_masks, SLOW_THREADS, SLOW_OWNED, "slow-mask", SLOW_NICE);
 }
 
 /* Nobody will want the result. */
@@ -77,6 +78,7 @@ void mask_begin(struct task *t, const uint32_t *tokens, size_t n) {
         t->mask_job.tokens = tokens;
         t->mask_job.n_tokens = n;
         t->mask_job.job.run = run_quick;
+        t->mask_job.job.owner = t->uid;
         atomic_store(&t->mask_job.state, MASK_QUICK);
         task_ref(t);
         jobs_push(&t->worker->quick_masks, &t->mask_job.job);

@@ -10,7 +10,8 @@
  * bitset and holds a reference to the task; otherwise the engine thread owns
  * both. Every mask is tried in the quick lane first, with a small bound of
  * work; one that needs more goes to the slow lane, whose threads yield to all
- * others. So a costly grammar delays cheap ones by one such bound at most.
+ * others. So a costly grammar delays cheap ones by one such bound at most, and
+ * one user's costly ones leave a thread for another's.
  * Which lane it was changes nothing about the mask.
  */
 

@@ -21,7 +21,8 @@
 #define PROTOCOL 1u
 #define BEAT_MS 500
 #define TEXT_THREADS 2
-#define COMPILING_THREADS 2
+#define COMPILING_THREADS 3
+#define COMPILING_OWNED 2
 #define COMPILING_NICE 5
 #define LENGTHY_BYTES (256u << 10) /* of a request: its text may take a thread for seconds */
 #define MODEL_BIT 0x80000000u
@@ -64,14 +65,14 @@ static void describe_numerics(const char *device, bool cuda, char out[160]) {
 }
 
 static int start_threads(struct worker *w) {
-        int r = jobs_start(&w->text, TEXT_THREADS, "text", 0);
+        int r = jobs_start(&w->text, TEXT_THREADS, TEXT_THREADS, "text", 0);
 
         if (r == 0)
-                r = jobs_start(&w->compiling, COMPILING_THREADS, "compiling", COMPILING_NICE);
+                r = jobs_start(&w->compiling, COMPILING_THREADS, COMPILING_OWNED, "compiling", COMPILING_NICE);
         if (r == 0)
                 r = masks_start(w);
         if (r == 0)
-                r = jobs_start(&w->loader, 1, "loader", 0);
+                r = jobs_start(&w->loader, 1, 1, "loader", 0);
         if (r == 0)
                 r = -pthread_create(&w->engine, NULL, engine_main, w);
         return r;

@@ -6,8 +6,8 @@
  *
  *   control   fd 3, the outbox; tables of models and tasks; never waits
  *   text (2)  templates, tokenizing: users take turns, one long text at a time
- *   compiling (2)  schemas and grammars
- *   mask (2), slow-mask (2)  what the next token may be (masks.h)
+ *   compiling (3)  schemas and grammars: two of one user at a time
+ *   mask (2), slow-mask (3)  what the next token may be (masks.h)
  *   loader    opens models
  *   engine    contexts and sequences; runs steps back to back
  *

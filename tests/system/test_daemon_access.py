@@ -147,6 +147,25 @@ def per_user():
             c.close()
 
 
+def slow_grammars_of_another():
+    """One user's schemas take seconds to compile, as many as there are threads: another's is compiled meanwhile."""
+    letters = "cdefghijklmnop"
+    slow = json.dumps({"type": "array", "prefixItems": [{"type": "string", "pattern": f"^[ab{x}]*a[ab{x}]{{12}}$"} for x in letters]})
+    with open_daemon("[models]\nslots = 8\n") as d, client_as(d, ADA) as ada, client_as(d, BOB) as bob, Client(d.path) as root:
+        ask = dict(model="tiny", prompt="the", max_tokens=4)
+        root.call("load", {"model": "tiny"})
+        long = [ada.start("generate", {**ask, "json_schema": slow}) for _ in range(3)]
+        until("all are with the worker", lambda: [p["phase"] for p in root.call("ps").get("requests", [])] == ["prefill"] * 3)
+        for _ in range(3):
+            assert bob.generate(json_schema='{"enum": ["yes", "no"]}', **ask)[2]["n_generated"] > 0
+        left = root.call("ps").get("requests", [])
+        assert [(p["uid"], p.get("n_generated", 0)) for p in left] == [(ADA, 0)] * 3, f"another's came first: {left}"
+        for i in long:
+            ada.cancel(i)
+        for i in long:
+            assert finish(ada, i)[2]["finish"] == "cancelled"
+
+
 def reload_rights():
     """A reload changes what connections that are open may do; who may not use it any more is told and disconnected."""
     with open_daemon("[access]\nunload = *\n") as d, Client(d.path) as root:
@@ -201,4 +220,4 @@ def a_home_the_daemon_cant_read():
 
 if os.getuid() != 0:
     skip("root is needed to be several users")
-sys.exit(run_tests([rules, own_file, pinned_bytes, one_sees_ones_own, see_others, per_user, reload_rights, a_home_the_daemon_cant_read]))
+sys.exit(run_tests([rules, own_file, pinned_bytes, one_sees_ones_own, see_others, per_user, slow_grammars_of_another, reload_rights, a_home_the_daemon_cant_read]))

@@ -61,7 +61,7 @@ static void test_owners_take_turns(void **state) {
         struct entry e[8];
         struct jobs q;
 
-        assert_int_equal(jobs_start(&q, 1, "test", 0), 0);
+        assert_int_equal(jobs_start(&q, 1, 1, "test", 0), 0);
         push(&q, &r, &e[0], 0, 1, false, true);
         wait_for(&r, 1);
         for (unsigned i = 1; i < 4; i++)
@@ -81,7 +81,7 @@ static void test_without_owners(void **state) {
         struct entry e[8];
         struct jobs q;
 
-        assert_int_equal(jobs_start(&q, 1, "test", 0), 0);
+        assert_int_equal(jobs_start(&q, 1, 1, "test", 0), 0);
         for (unsigned i = 0; i < 8; i++)
                 push(&q, &r, &e[i], i, 0, false, i == 0);
         open_gate(&r);
@@ -96,7 +96,7 @@ static void test_lengthy_leave_a_thread(void **state) {
         struct entry e[6];
         struct jobs q;
 
-        assert_int_equal(jobs_start(&q, 2, "test", 0), 0);
+        assert_int_equal(jobs_start(&q, 2, 2, "test", 0), 0);
         push(&q, &r, &e[0], 0, 1, true, true);
         push(&q, &r, &e[1], 1, 2, true, true);
         push(&q, &r, &e[2], 2, 1, true, true);
@@ -113,23 +113,48 @@ static void test_lengthy_leave_a_thread(void **state) {
         assert_int_equal(r.order[3], 1);
 }
 
+/* Three threads, of which one owner has two at most: his jobs do not end, and another's is done all the same. */
+static void test_no_owner_has_all(void **state) {
+        struct record r = { .lock = PTHREAD_MUTEX_INITIALIZER, .some = PTHREAD_COND_INITIALIZER };
+        struct entry e[8];
+        struct jobs q;
+
+        assert_int_equal(jobs_start(&q, 3, 2, "test", 0), 0);
+        for (unsigned i = 0; i < 4; i++)
+                push(&q, &r, &e[i], i, 1, false, true);
+        wait_for(&r, 2);
+        for (unsigned i = 4; i < 6; i++) { /* while his third and fourth wait, though a thread is free */
+                push(&q, &r, &e[i], i, 2, false, false);
+                wait_for(&r, i - 1);
+                assert_int_equal(r.order[i - 2], i);
+        }
+        push(&q, &r, &e[6], 6, 2, true, true);
+        push(&q, &r, &e[7], 7, 3, false, false);
+        open_gate(&r);
+        jobs_stop(&q);
+        assert_int_equal(r.n, 8);
+}
+
 /* The last thread does what is left, one after the other. */
 static void test_stop_runs_what_is_left(void **state) {
         struct record r = { .lock = PTHREAD_MUTEX_INITIALIZER, .some = PTHREAD_COND_INITIALIZER };
         struct entry e[9];
         struct jobs q;
 
-        assert_int_equal(jobs_start(&q, 2, "test", 0), 0);
-        for (unsigned i = 0; i < 9; i++)
-                push(&q, &r, &e[i], i, i % 3, true, false);
-        jobs_stop(&q);
-        assert_int_equal(r.n, 9);
+        for (unsigned owned = 1; owned <= 2; owned++) {
+                r.n = 0;
+                assert_int_equal(jobs_start(&q, 2, owned, "test", 0), 0);
+                for (unsigned i = 0; i < 9; i++)
+                        push(&q, &r, &e[i], i, i % 3, owned == 2, false);
+                jobs_stop(&q);
+                assert_int_equal(r.n, 9);
+        }
 }
 
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_owners_take_turns), cmocka_unit_test(test_without_owners),
-                cmocka_unit_test(test_lengthy_leave_a_thread), cmocka_unit_test(test_stop_runs_what_is_left),
+                cmocka_unit_test(test_lengthy_leave_a_thread), cmocka_unit_test(test_no_owner_has_all), cmocka_unit_test(test_stop_runs_what_is_left),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
