@@ -45,6 +45,7 @@ static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uin
         a->kpad = kpad;
         a->jobs = *jobs;
         matvec_split(a->n_sb, &a->ks, &a->per_warp);
+        a->ks_inverse = DIV_ROUND_UP(65536u, a->ks);
 }
 
 static int matvec_launch(struct cuda_dev *d, enum k_type t, const matvec_args &a, uint32_t teams) {

@@ -5,7 +5,7 @@
  * Products of role D: int8 codes times int8 activations on the tensor cores
  * (mma.m16n8k32, or m16n8k16 where scales change every 16 columns), scaled and
  * summed in f32. This header has what the kernel for one activation
- * (matvec_one.cuh) and the one for 8, 16, 32 (matvec_many.cuh) share.
+ * (matvec_one.cuh) and the one for several (matvec_many.cuh) share.
  *
  * One reduction order per shape, whatever the number of columns: a row's tiles
  * are shared among KS warps in contiguous runs (matvec_split); a warp has four
@@ -33,7 +33,7 @@ struct matvec_out {
 
 struct matvec_args {
         matvec_out out[K_LINEAR_MAX];
-        uint32_t n_out, n_rg, n_sb, per_warp, ks;
+        uint32_t n_out, n_rg, n_sb, per_warp, ks, ks_inverse; /* 2^16 / ks, rounded up: n * that >> 16 is n / ks for n up to 32 */
         uint32_t n_unit, per_unit;
         const uint8_t *image;
         uint32_t kpad;
@@ -135,28 +135,18 @@ template <int TYPE> struct matvec_stage {
         static constexpr int BYTES = TB.code + TB.high + TB.scale + TB.super;
 };
 
-/* Where a warp is: its share of a row, its row groups among a block's. */
+/* Where a warp is: its share of a row, its row groups among a unit's. No divisions: they would stand before the first load. */
 struct matvec_place {
-        uint32_t lane, warp, part, team, teams; /* part of a row; which of the block's row groups, every teams-th */
-        uint32_t sb0, tiles, rounds;
+        uint32_t lane, warp, part, team, teams; /* part of a row; which of a unit's row groups, every teams-th */
+        uint32_t sb0, tiles;
         __device__ __forceinline__ matvec_place(const matvec_args &a, uint32_t warps) {
                 lane = threadIdx.x & 31;
-                warp = threadIdx.x >> 5;
-                part = warp % a.ks;
-                team = warp / a.ks;
-                teams = warps / a.ks;
+                warp = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* the same in all lanes, as the compiler then knows */
+                team = warp * a.ks_inverse >> 16;
+                part = warp - team * a.ks;
+                teams = warps * a.ks_inverse >> 16;
                 sb0 = part * a.per_warp;
                 tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
-                rounds = blockIdx.x < a.n_unit ? (a.n_unit - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-        }
-        /* How many row groups it has in all: only the last unit is cut. */
-        __device__ __forceinline__ uint32_t groups(const matvec_args &a) const {
-                const uint32_t each = (a.per_unit - team + teams - 1) / teams, last = (blockIdx.x + (rounds - 1) * gridDim.x) * a.per_unit;
-                if (rounds == 0 || team >= a.per_unit)
-                        return 0;
-                if (a.glu || last + a.per_unit <= a.n_rg)
-                        return rounds * each;
-                return (rounds - 1) * each + (last + team < a.n_rg ? (a.n_rg - last - team + teams - 1) / teams : 0);
         }
 };
 
@@ -165,14 +155,20 @@ struct matvec_place {
  * asynchronous copies RING tiles ahead, across all row groups that it goes
  * through: what is in flight depends on no register and on no other warp. The
  * first tiles are asked for before the predecessor's results are waited for.
+ * SIDE: so many row groups go side by side, their tiles of the same columns in
+ * one place of the ring; an output's row groups then come to a multiple of that
+ * (matvec_run), and those beyond its rows are the last one again, for nobody.
  */
-template <int TYPE, int RING> struct matvec_ring {
+template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         typedef matvec_stage<TYPE> ST;
         static constexpr tile_bytes TB = ST::TB;
+        static constexpr int BYTES = ST::BYTES * SIDE;
         const uint8_t *at[4];                    /* this lane's part of tile 0 of the warp's share, of the output asked for */
         uint32_t to;                             /* this lane's part of the ring, a shared address */
         uint32_t place;                          /* in the ring, in bytes: what next() gives and ask() fills again */
-        uint32_t unit, slot, tile, k, left, end; /* next tile to ask for, row groups left; end: of this output, in the grid's order */
+        uint32_t unit, slot, tile, k, end;       /* next tile to ask for; end: of this output's row groups in the grid's order, or which of GLU's two */
+        uint32_t last, beside;                   /* SIDE > 1: this output's last row group, in the grid's order; tiles to the row group beside */
+        bool more;                               /* there is one */
 
         __device__ __forceinline__ void output(const matvec_args &a, const matvec_place &p, const matvec_out &o, uint32_t expert) {
                 const uint64_t far = (uint64_t)expert * o.expert_stride + p.lane * 16;
@@ -184,22 +180,30 @@ template <int TYPE, int RING> struct matvec_ring {
                 if (TB.super)
                         at[3] = o.w.p[3] + far + p.sb0 * TB.super;
         }
-        /* The row group of (unit, slot). */
+        /* The row group of (unit, slot), if there is one. */
         __device__ __forceinline__ void group(const matvec_args &a, const matvec_place &p, uint32_t expert) {
                 if (a.glu) {
-                        if (slot < 2)
-                                output(a, p, a.out[0], expert);
-                        else
-                                output(a, p, a.out[1], expert);
+                        more = unit < a.n_unit;
+                        if (!more)
+                                return;
+                        if (end != slot >> 1) {
+                                end = slot >> 1;
+                                output(a, p, a.out[end], expert); /* by its number, lest both outputs' addresses take registers */
+                        }
                         tile = (unit * 2 + (slot & 1)) * a.n_sb;
+                        beside = a.n_sb;
                         return;
                 }
                 const uint32_t rg = unit * a.per_unit + slot;
+                more = rg < a.n_rg;
+                if (!more)
+                        return;
                 if (rg >= end) { /* seldom: the first, and the first of another output */
                         uint32_t o = 0;
                         while (o + 1 < a.n_out && rg >= a.out[o + 1].rg0)
                                 o++;
                         end = o + 1 < a.n_out ? a.out[o + 1].rg0 : UINT32_MAX;
+                        last = a.out[o].rg0 + (a.out[o].rows - 1) / CUDA_TILE_ROWS;
                         output(a, p, a.out[o], expert);
                         /* rows of this output count from rg0 */
                         for (int i = 0; i < 4; i++)
@@ -207,51 +211,55 @@ template <int TYPE, int RING> struct matvec_ring {
                                         at[i] -= (size_t)a.out[o].rg0 * a.n_sb * (i == 0 ? TB.code : i == 1 ? TB.high : i == 2 ? TB.scale : TB.super);
                 }
                 tile = rg * a.n_sb;
+                beside = rg < last ? a.n_sb : 0;
+        }
+        __device__ __forceinline__ void copy(const matvec_place &p, uint32_t dst, uint32_t from) {
+                copy_plane<0, TB.code>(dst, at[0] + (size_t)from * TB.code, p.lane);
+                if constexpr (TB.high > 0)
+                        copy_plane<TB.code, TB.high>(dst, at[1] + (size_t)from * TB.high, p.lane);
+                if constexpr (TB.scale > 0)
+                        copy_plane<TB.code + TB.high, TB.scale>(dst, at[2] + (size_t)from * TB.scale, p.lane);
+                if constexpr (TB.super > 0)
+                        copy_plane<TB.code + TB.high + TB.scale, TB.super>(dst, at[3] + (size_t)from * TB.super, p.lane);
         }
         __device__ __forceinline__ void ask(const matvec_args &a, const matvec_place &p, uint32_t expert) {
-                if (left) {
-                        const uint32_t dst = to + place;
-                        copy_plane<0, TB.code>(dst, at[0] + (size_t)tile * TB.code, p.lane);
-                        if constexpr (TB.high > 0)
-                                copy_plane<TB.code, TB.high>(dst, at[1] + (size_t)tile * TB.high, p.lane);
-                        if constexpr (TB.scale > 0)
-                                copy_plane<TB.code + TB.high, TB.scale>(dst, at[2] + (size_t)tile * TB.scale, p.lane);
-                        if constexpr (TB.super > 0)
-                                copy_plane<TB.code + TB.high + TB.scale, TB.super>(dst, at[3] + (size_t)tile * TB.super, p.lane);
+                if (more) {
+                        copy(p, to + place, tile);
+                        if constexpr (SIDE == 2)
+                                copy(p, to + place + ST::BYTES, tile + beside);
                         tile++;
                         if (++k == p.tiles) {
                                 k = 0;
-                                if (--left) {
-                                        slot += p.teams;
-                                        if (slot >= a.per_unit) {
-                                                slot = p.team;
-                                                unit += gridDim.x;
-                                        }
-                                        group(a, p, expert);
+                                slot += p.teams * SIDE;
+                                if (slot >= a.per_unit) {
+                                        slot = p.team * SIDE;
+                                        unit += gridDim.x;
                                 }
+                                group(a, p, expert);
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
-                place = place == (RING - 1) * ST::BYTES ? 0 : place + ST::BYTES;
+                place = place == (RING - 1) * BYTES ? 0 : place + BYTES;
         }
         /* base: the warp's ring. */
         __device__ __forceinline__ void start(const matvec_args &a, const matvec_place &p, const uint8_t *base, uint32_t expert) {
                 to = (uint32_t)__cvta_generic_to_shared(base) + p.lane * 16;
-                k = place = end = 0;
+                k = place = 0;
+                end = a.glu ? UINT32_MAX : 0;
                 unit = blockIdx.x;
-                slot = p.team;
-                left = p.groups(a);
-                if (left)
-                        group(a, p, expert);
+                slot = p.team * SIDE;
+                group(a, p, expert);
 #pragma unroll 1
                 for (uint32_t i = 0; i < RING; i++)
                         ask(a, p, expert);
         }
-        /* The next tile, when it has come; the caller asks for another, in its place, once it has read it. */
+        /* The next tile, when it has come; the caller asks for another, in its place, once it has read it (and that of the row group beside). */
         __device__ __forceinline__ tile_src next(const uint8_t *base) {
                 asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
                 __syncwarp();
-                const uint8_t *from = base + place;
+                return source(base + place);
+        }
+        static __device__ __forceinline__ tile_src source(const uint8_t *from) {
                 return tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale};
         }
 };
@@ -275,13 +283,13 @@ static __device__ __forceinline__ size_t matvec_slot(const matvec_args &a, uint3
         return x * image_slot(a.kpad);
 }
 
-/* Row r of slot s: the warps' sums, in order. red: [slot][part][16][stride]. */
-static __device__ __forceinline__ float matvec_sum(const matvec_args &a, const float *red, uint32_t s, uint32_t r, uint32_t stride, uint32_t c) {
-        const float *p = red + ((s * a.ks) * 16 + r) * stride + c;
+/* Row r of slot s: the warps' sums, in order. red: [slot][ks] arrays of 'part' floats, a row group's sums somewhere in each. */
+static __device__ __forceinline__ float matvec_sum(const matvec_args &a, const float *red, uint32_t part, uint32_t s, uint32_t r) {
+        const float *p = red + s * a.ks * part + r;
         float v = *p;
 #pragma unroll 7
         for (uint32_t k = 1; k < a.ks; k++)
-                v = __fadd_rn(v, p[k * 16 * stride]);
+                v = __fadd_rn(v, p[k * part]);
         return v;
 }
 static __device__ __forceinline__ float matvec_finish(const matvec_out &o, uint32_t expert, uint32_t row, float v) {
@@ -292,8 +300,8 @@ static __device__ __forceinline__ float matvec_finish(const matvec_out &o, uint3
         return v;
 }
 /* A value of a unit to where it belongs. col: among all jobs' columns. */
-static __device__ __forceinline__ void matvec_put(const matvec_args &a, const float *red, uint32_t unit, uint32_t s, uint32_t r,
-                                                  uint32_t stride, uint32_t c, uint32_t expert, uint32_t col) {
+static __device__ __forceinline__ void matvec_put(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t s, uint32_t r,
+                                                  uint32_t expert, uint32_t col) {
         uint32_t o, rg;
         if (!matvec_group(a, unit, s, o, rg))
                 return;
@@ -302,7 +310,7 @@ static __device__ __forceinline__ void matvec_put(const matvec_args &a, const fl
         if (row >= mo.rows)
                 return;
         uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
-        const float v = matvec_finish(mo, expert, row, matvec_sum(a, red, s, r, stride, c));
+        const float v = matvec_finish(mo, expert, row, matvec_sum(a, red, part, s, r));
         mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = v;
         if (a.add_to) {
                 float *to = a.add_to + (size_t)yr * mo.rows + row;
@@ -310,12 +318,12 @@ static __device__ __forceinline__ void matvec_put(const matvec_args &a, const fl
         }
 }
 /* A whole warp: the 32 values of a GLU unit and their block of the image. */
-static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t unit, uint32_t stride, uint32_t c,
-                                                      uint32_t expert, uint32_t col) {
+static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
+                                                      uint32_t col) {
         const uint32_t lane = threadIdx.x & 31, row = unit * 32 + lane, cols = a.out[0].rows;
         const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
-        float g = matvec_finish(a.out[0], expert, row, matvec_sum(a, red, lane >> 4, lane & 15, stride, c));
-        float u = matvec_finish(a.out[1], expert, row, matvec_sum(a, red, 2 + (lane >> 4), lane & 15, stride, c));
+        float g = matvec_finish(a.out[0], expert, row, matvec_sum(a, red, part, lane >> 4, lane & 15));
+        float u = matvec_finish(a.out[1], expert, row, matvec_sum(a, red, part, 2 + (lane >> 4), lane & 15));
         float v = glu_value(a.act, g, u, true, a.alpha, a.limit);
         a.h[(size_t)yr * cols + row] = v;
         if (a.h_image.slots) {

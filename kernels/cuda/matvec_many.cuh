@@ -5,100 +5,141 @@
 
 #include "kernels/cuda/matvec_one.cuh"
 
-/*
- * One tile: 16 rows x 256 columns against 8 NT activations. acc: [][pair of 32
- * columns][row, column]. at: where the images of column g and of columns 2t and
- * 2t + 1 begin.
- */
-template <class Q, int NT>
-static __device__ __forceinline__ void many_tile(const tile_src &src, uint32_t lane, float acc[NT][4][4], const uint8_t *image, const uint32_t at[NT][3],
-                                                 uint32_t kpad, uint32_t sb, uint32_t t) {
-        Q w;
-        float d[2] = {1, 1}, m[2] = {1, 1};
-        w.template load_scales<true>(src, lane);
-        w.super(d, m);
-        if (Q::SUPER) {
-                d[0] *= 1.0f / Q::MUL;
-                d[1] *= 1.0f / Q::MUL;
-        }
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-                w.template load_codes<true>(src, lane, q);
-                uint4 b[NT];
-                float2 dx[NT][2];
+/* Where this lane reads activations: of column g its codes, of columns 2t and 2t + 1 scales and sums; a tile's are in a row. */
+template <class Q, int NT> struct many_x {
+        const uint8_t *codes[NT], *dx[NT][2], *sx[NT][2];
+        __device__ __forceinline__ void move(int tiles) {
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
-                        b[nt] = *(const uint4 *)(image + at[nt][0] + sb * 256 + q * 64 + t * 16);
+                        codes[nt] += tiles * 256;
 #pragma unroll
-                        for (int j = 0; j < 2; j++)
-                                dx[nt][j] = *(const float2 *)(image + at[nt][1 + j] + kpad + (sb * 8 + q * 2) * 4);
+                        for (int j = 0; j < 2; j++) {
+                                dx[nt][j] += tiles * 32;
+                                if (Q::HAS_MIN)
+                                        sx[nt][j] += tiles * 64;
+                        }
                 }
+        }
+};
+
+/* What a lane has of 64 columns of a tile: both blocks' codes, scales (of four blocks: read with the first of two such pairs), sums of halves. */
+template <class Q, int NT> struct many_in {
+        uint4 b[NT];
+        float4 dx[NT][2], sx[NT][2];
+        __device__ __forceinline__ void load(const many_x<Q, NT> &x, int q) {
 #pragma unroll
-                for (int k1 = 0; k1 < 2; k1++) {
-                        const int kb = q * 2 + k1;
-                        uint32_t a[4];
-                        tile_codes(w, kb, a);
-                        float sc[2][2], mn[2][2];
-                        float2 sx[NT][2]; /* sums of the block's halves */
+                for (int nt = 0; nt < NT; nt++) {
+                        b[nt] = *(const uint4 *)(x.codes[nt] + q * 64);
 #pragma unroll
-                        for (int nt = 0; Q::HAS_MIN && nt < NT; nt++)
+                        for (int j = 0; j < 2; j++) {
+                                if (q % 2 == 0)
+                                        dx[nt][j] = *(const float4 *)(x.dx[nt][j] + q * 8);
+                                if (Q::HAS_MIN)
+                                        sx[nt][j] = *(const float4 *)(x.sx[nt][j] + q * 16);
+                        }
+                }
+        }
+        __device__ __forceinline__ float scale(int nt, int j, int kb) const {
+                const float4 &v = dx[nt][j];
+                return kb % 4 == 0 ? v.x : kb % 4 == 1 ? v.y : kb % 4 == 2 ? v.z : v.w;
+        }
+        __device__ __forceinline__ float sum(int nt, int j, int k1, int h) const {
+                const float s0 = k1 ? sx[nt][j].z : sx[nt][j].x, s1 = k1 ? sx[nt][j].w : sx[nt][j].y;
+                return !Q::N16 ? __fadd_rn(s0, s1) : h ? s1 : s0;
+        }
+};
+
+/* 16 rows x 64 columns of a tile, from its number q, against 8 NT activations. acc: [row, column] of each eight. */
+template <class Q, int NT>
+static __device__ __forceinline__ void many_quarter(const tile_src &src, Q &w, uint32_t lane, int q, float (*acc)[4][4], const many_in<Q, NT> &in) {
+        float sc[2][4], mn[2][4];
+        w.template load_codes<true>(src, lane, q);
 #pragma unroll
-                                for (int j = 0; j < 2; j++)
-                                        sx[nt][j] = *(const float2 *)(image + at[nt][1 + j] + kpad + kpad / 8 + (sb * 16 + kb * 2) * 4);
+        for (int r = 0; r < 2; r++)
+                Q::pair(src, lane >> 2, q, r, sc[r], mn[r]);
 #pragma unroll
-                        for (int r = 0; r < 2; r++)
+        for (int k1 = 0; k1 < 2; k1++) {
+                uint32_t a[4];
+                tile_codes(w, q * 2 + k1, a);
 #pragma unroll
-                                for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                        sc[r][h] = Q::SUPER ? __fmul_rn(d[r], w.scale(kb, h, r)) : w.scale(kb, h, r);
-                                        mn[r][h] = !Q::HAS_MIN ? 0 : Q::SUPER ? __fmul_rn(m[r], w.min(kb, h, r)) : w.min(kb, h, r);
-                                }
+                for (int nt = 0; nt < NT; nt++) {
+                        const uint32_t b0 = k1 ? in.b[nt].z : in.b[nt].x, b1 = k1 ? in.b[nt].w : in.b[nt].y;
+                        float *to = acc[nt][q];
 #pragma unroll
-                        for (int nt = 0; nt < NT; nt++) {
-                                const uint32_t b0 = k1 ? b[nt].z : b[nt].x, b1 = k1 ? b[nt].w : b[nt].y;
-                                float *to = acc[nt][q];
+                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
+                                const int at = Q::N16 ? 2 * k1 + h : k1;
+                                int c[4];
+                                if (Q::N16)
+                                        mma_k16<Q::FIELDS>(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0, INT_BIAS);
+                                else
+                                        mma_s8_k32(c, a, b0, b1, INT_BIAS);
 #pragma unroll
-                                for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                        int c[4];
-                                        if (Q::N16)
-                                                mma_k16<Q::FIELDS>(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0, INT_BIAS);
-                                        else
-                                                mma_s8_k32(c, a, b0, b1, INT_BIAS);
-#pragma unroll
-                                        for (int i = 0; i < 4; i++) {
-                                                const int r = i >> 1, j = i & 1;
-                                                const float dd = k1 ? dx[nt][j].y : dx[nt][j].x;
-                                                to[i] = __fmaf_rn(sc[r][h], __fmul_rn(int_sum(c[i], tile_field<Q>(kb, h)), dd), to[i]);
-                                                if (Q::HAS_MIN) {
-                                                        const float2 sv = sx[nt][j];
-                                                        const float s = !Q::N16 ? __fadd_rn(sv.x, sv.y) : h ? sv.y : sv.x;
-                                                        to[i] = __fmaf_rn(-mn[r][h], s, to[i]);
-                                                }
-                                        }
+                                for (int i = 0; i < 4; i++) {
+                                        const int r = i >> 1, j = i & 1;
+                                        to[i] = __fmaf_rn(sc[r][at], __fmul_rn(int_sum(c[i], tile_field<Q>(k1, h)), in.scale(nt, j, q * 2 + k1)), to[i]);
+                                        if (Q::HAS_MIN)
+                                                to[i] = __fmaf_rn(-mn[r][at], in.sum(nt, j, k1, h), to[i]);
                                 }
                         }
                 }
         }
 }
 
-template <int TYPE, int NT> struct many_shape {
-        static constexpr int STAGE = matvec_stage<TYPE>::BYTES;
-        static constexpr int RING = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : 4;
+/* NT: columns are in NT eights; SIDE: row groups that a warp has side by side, for which it reads activations once. */
+template <int TYPE, int NT, int SIDE> struct many_shape {
+        static constexpr int STAGE = matvec_stage<TYPE>::BYTES * SIDE;
+        static constexpr int RING = STAGE > 3500 || NT * SIDE > 1 ? 2 : STAGE > 2000 ? 3 : 4;
         static constexpr int COLS = 8 * NT;
-        static constexpr bool TWO = NT < 2; /* sums of two units: one barrier each instead of two */
-        static constexpr size_t red(uint32_t per_unit, uint32_t ks) { return (size_t)per_unit * ks * 16 * COLS * sizeof(float) * (TWO ? 2 : 1); }
+        static constexpr uint32_t COL = 20; /* floats of a column's 16 rows: lanes that write and lanes that read four rows then use all banks */
+        static constexpr int BLOCKS = NT * SIDE > 2 ? 1 : 2; /* on a multiprocessor */
+        static constexpr bool TWO = NT * SIDE < 2; /* sums of two units: one barrier each instead of two */
+        static constexpr size_t red(uint32_t per_unit, uint32_t ks) { return (size_t)per_unit * ks * COLS * COL * sizeof(float) * (TWO ? 2 : 1); }
 };
 
-template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) matvec_kernel(const __grid_constant__ matvec_args a) {
+/* Rows r .. r + 3 of a row group's column: the warps' sums, in order. at: of the first warp; to the next: 'part' floats. */
+static __device__ __forceinline__ float4 many_sum(const float *at, uint32_t ks, uint32_t part) {
+        float4 v = *(const float4 *)at;
+#pragma unroll 7
+        for (uint32_t k = 1; k < ks; k++) {
+                const float4 u = *(const float4 *)(at + k * part);
+                v = make_float4(__fadd_rn(v.x, u.x), __fadd_rn(v.y, u.y), __fadd_rn(v.z, u.z), __fadd_rn(v.w, u.w));
+        }
+        return v;
+}
+/* Four rows of a column of a unit to where they belong. */
+static __device__ __forceinline__ void many_put(const matvec_args &a, const float *sums, uint32_t part, uint32_t unit, uint32_t s, uint32_t r,
+                                                uint32_t expert, uint32_t col) {
+        uint32_t o, rg;
+        if (!matvec_group(a, unit, s, o, rg))
+                return;
+        const matvec_out &mo = a.out[o];
+        const uint32_t row = rg * 16 + r, yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const float4 v4 = many_sum(sums, a.ks, part);
+        const float v[4] = {v4.x, v4.y, v4.z, v4.w};
+        float *y = mo.y + yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row;
+        float *to = a.add_to ? a.add_to + (size_t)yr * mo.rows + row : NULL;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+                if (row + i < mo.rows) {
+                        const float f = matvec_finish(mo, expert, row + i, v[i]);
+                        y[i] = f;
+                        if (to)
+                                to[i] = __fmaf_rn(a.add_scale, f, to[i]);
+                }
+}
+
+/* grid.z: the columns' groups of 8 NT side by side, so that a tile is read from memory for the first and from L2 for the others. */
+template <int TYPE, int NT, int SIDE> __global__ void __launch_bounds__(256, many_shape<TYPE, NT, SIDE>::BLOCKS) matvec_kernel(const __grid_constant__ matvec_args a) {
         typedef qtype<TYPE> Q;
-        typedef many_shape<TYPE, NT> SH;
-        extern __shared__ __align__(16) uint8_t sm[]; /* [warps] rings, [TWO ? 2 : 1][per_unit][ks][16][COLS] sums */
+        typedef many_shape<TYPE, NT, SIDE> SH;
+        extern __shared__ __align__(16) uint8_t sm[]; /* [warps] rings, [TWO ? 2 : 1][per_unit][ks][COLS][COL] sums */
         const uint32_t warps = blockDim.x >> 5;
         const matvec_place p(a, warps);
         const uint32_t g = p.lane >> 2, t = p.lane & 3;
         float *red_all = (float *)(sm + warps * SH::RING * SH::STAGE);
         const uint8_t *base = sm + p.warp * SH::RING * SH::STAGE;
         uint32_t expert = 0, c0 = 0, n = a.jobs.n, turn = 0;
-        matvec_ring<TYPE, SH::RING> ring;
+        matvec_ring<TYPE, SH::RING, SIDE> ring;
 
         pdl_next();
         const bool lists = a.jobs.expert || a.jobs.per_expert;
@@ -106,14 +147,14 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 2 :
                 ring.start(a, p, base, 0); /* weights: before the wait */
         pdl_wait();
         if (lists) {
-                if (!matvec_job(a, expert, c0, n))
+                if (!matvec_job(a, expert, c0, n) || blockIdx.z * SH::COLS >= n)
                         return;
                 ring.start(a, p, base, expert);
         }
 
-        for (uint32_t cb = 0; cb < n; cb += SH::COLS) {
-                uint32_t at[NT][3];
-                if (cb > 0) {
+        for (uint32_t cb = blockIdx.z * SH::COLS; cb < n; cb += gridDim.z * SH::COLS) {
+                many_x<Q, NT> x;
+                if (cb >= gridDim.z * SH::COLS) {
                         __syncthreads(); /* sums of the columns before */
                         asm volatile("cp.async.wait_all;" ::: "memory");
                         __syncwarp();
@@ -122,47 +163,75 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 2 :
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
                         const uint32_t col[3] = {cb + nt * 8 + g, cb + nt * 8 + 2 * t, cb + nt * 8 + 2 * t + 1};
+                        const uint8_t *at[3];
 #pragma unroll
                         for (int j = 0; j < 3; j++)
-                                at[nt][j] = (uint32_t)matvec_slot(a, expert, c0 + min(col[j], n - 1)); /* behind the last: it again, for nobody */
+                                at[j] = a.image + matvec_slot(a, expert, c0 + min(col[j], n - 1)); /* behind the last: it again, for nobody */
+                        x.codes[nt] = at[0] + p.sb0 * 256 + t * 16;
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                                x.dx[nt][j] = at[1 + j] + a.kpad + p.sb0 * 32;
+                                x.sx[nt][j] = at[1 + j] + a.kpad + a.kpad / 8 + p.sb0 * 64;
+                        }
                 }
-                for (uint32_t i = 0; i < p.rounds; i++) {
-                        const uint32_t unit = blockIdx.x + i * gridDim.x;
-                        float *red = red_all + (SH::TWO ? turn * a.per_unit * a.ks * 16 * SH::COLS : 0);
+                for (uint32_t unit = blockIdx.x; unit < a.n_unit; unit += gridDim.x) {
+                        const uint32_t end = a.glu ? a.per_unit : min(a.per_unit, a.n_rg - unit * a.per_unit), part = SH::COLS * SH::COL;
+                        float *red = red_all + (SH::TWO ? turn * a.per_unit * a.ks * part : 0);
                         turn ^= 1;
-                        for (uint32_t s = p.team; s < a.per_unit; s += p.teams) {
-                                float acc[NT][4][4];
-                                if (!a.glu && unit * a.per_unit + s >= a.n_rg)
-                                        break;
+                        for (uint32_t s = p.team * SIDE; s < end; s += p.teams * SIDE) {
+                                float acc[SIDE][NT][4][4];
 #pragma unroll
-                                for (int nt = 0; nt < NT; nt++)
+                                for (int u = 0; u < SIDE; u++)
 #pragma unroll
-                                        for (int k = 0; k < 16; k++)
-                                                acc[nt][k >> 2][k & 3] = 0;
+                                        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                                                for (int k = 0; k < 16; k++)
+                                                        acc[u][nt][k >> 2][k & 3] = 0;
 #pragma unroll 1
                                 for (uint32_t k = 0; k < p.tiles; k++) {
-                                        const tile_src src = ring.next(base);
-                                        many_tile<Q, NT>(src, p.lane, acc, a.image, at, a.kpad, p.sb0 + k, t);
+                                        many_in<Q, NT> in;
+                                        Q w[SIDE];
+                                        tile_src src[SIDE];
+                                        in.load(x, 0); /* it takes its time: before the tile is waited for */
+                                        src[0] = ring.next(base);
+#pragma unroll
+                                        for (int u = 1; u < SIDE; u++)
+                                                src[u] = ring.source(src[0].code + u * matvec_stage<TYPE>::BYTES);
+#pragma unroll
+                                        for (int q = 0; q < 4; q++) {
+                                                if (q > 0)
+                                                        in.load(x, q);
+#pragma unroll
+                                                for (int u = 0; u < SIDE; u++)
+                                                        many_quarter<Q, NT>(src[u], w[u], p.lane, q, acc[u], in);
+                                        }
+                                        x.move(1);
                                         __syncwarp();
                                         ring.ask(a, p, expert); /* into the place just read: not before, for registers' sake */
                                 }
+                                x.move(-(int)p.tiles);
                                 constexpr float INV = Q::SUPER ? 1.0f : 1.0f / Q::MUL; /* a power of two: exact at the end too */
 #pragma unroll
-                                for (int nt = 0; nt < NT; nt++)
+                                for (int u = 0; u < SIDE; u++) {
+                                        float *to = red + ((s + u) * a.ks + p.part) * part + 2 * t * SH::COL + g;
 #pragma unroll
-                                        for (int k = 0; k < 4; k++)
-                                                red[((s * a.ks + p.part) * 16 + g + 8 * (k >> 1)) * SH::COLS + nt * 8 + 2 * t + (k & 1)] = __fmul_rn(
-                                                        __fadd_rn(__fadd_rn(acc[nt][0][k], acc[nt][1][k]), __fadd_rn(acc[nt][2][k], acc[nt][3][k])), INV);
+                                        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+                                                for (int k = 0; k < 4; k++)
+                                                        to[(nt * 8 + (k & 1)) * SH::COL + 8 * (k >> 1)] =
+                                                                __fmul_rn(__fadd_rn(__fadd_rn(acc[u][nt][0][k], acc[u][nt][1][k]),
+                                                                                    __fadd_rn(acc[u][nt][2][k], acc[u][nt][3][k])), INV);
+                                }
                         }
                         __syncthreads();
                         if (a.glu) {
                                 for (uint32_t c = p.warp; c < SH::COLS && cb + c < n; c += warps)
-                                        matvec_put_glu(a, red, unit, SH::COLS, c, expert, c0 + cb + c);
+                                        matvec_put_glu(a, red + c * SH::COL, part, unit, expert, c0 + cb + c);
                         } else {
-                                for (uint32_t e = threadIdx.x; e < a.per_unit * 16 * SH::COLS; e += blockDim.x) {
-                                        uint32_t r = e & 15, c = (e >> 4) % SH::COLS, s = (e >> 4) / SH::COLS;
+                                for (uint32_t e = threadIdx.x; e < end * SH::COLS * 4; e += blockDim.x) {
+                                        const uint32_t r = (e & 3) * 4, c = (e >> 2) % SH::COLS, s = (e >> 2) / SH::COLS;
                                         if (cb + c < n)
-                                                matvec_put(a, red, unit, s, r, SH::COLS, c, expert, c0 + cb + c);
+                                                many_put(a, red + s * a.ks * part + c * SH::COL + r, part, unit, s, r, expert, c0 + cb + c);
                                 }
                         }
                         if (!SH::TWO)
@@ -172,27 +241,45 @@ template <int TYPE, int NT> __global__ void __launch_bounds__(256, NT == 1 ? 2 :
 }
 
 /* 1: this card's shared memory is too small for it. */
-template <int TYPE, int NT> static int matvec_run(struct cuda_dev *d, matvec_args a, uint32_t warps, uint32_t jobs, const char *what) {
-        typedef many_shape<TYPE, NT> SH;
+template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, matvec_args a, uint32_t warps, uint32_t jobs, const char *what) {
+        typedef many_shape<TYPE, NT, SIDE> SH;
+        if (SIDE > 1) {
+                a.n_rg = 0;
+                for (uint32_t i = 0; i < a.n_out; i++) {
+                        a.out[i].rg0 = a.n_rg;
+                        a.n_rg += DIV_ROUND_UP(a.out[i].rows, (uint32_t)CUDA_TILE_ROWS * SIDE) * SIDE;
+                }
+                if (a.glu) {
+                        warps = MIN(warps, a.per_unit / SIDE * a.ks);
+                } else {
+                        a.per_unit *= SIDE;
+                        a.n_unit = DIV_ROUND_UP(a.n_rg, a.per_unit);
+                }
+        }
         const size_t smem = (size_t)warps * SH::RING * SH::STAGE + SH::red(a.per_unit, a.ks);
-        const uint32_t per_sm = NT == 1 && smem <= matvec_budget(d, 2) ? 2 : 1;
+        const uint32_t per_sm = SH::BLOCKS > 1 && smem <= matvec_budget(d, 2) ? 2 : 1;
+        const uint32_t beside = a.jobs.expert ? 1 : MIN(DIV_ROUND_UP(a.jobs.n, (uint32_t)SH::COLS), per_sm);
         if (smem > matvec_budget(d, 1))
                 return 1;
-        /* Persistent blocks: as many as are resident, shared among the jobs. */
-        const dim3 grid(MIN(a.n_unit, MAX(d->n_sm * per_sm / jobs, 1u)), jobs);
-        CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
-        return launch(d, what, matvec_kernel<TYPE, NT>, grid, warps * 32, smem, a);
+        /* Persistent blocks: as many as are resident, shared among the jobs and the groups of columns. */
+        const dim3 grid(MIN(a.n_unit, MAX(d->n_sm * per_sm / (jobs * beside), 1u)), jobs, beside);
+        CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT, SIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
+        return launch(d, what, matvec_kernel<TYPE, NT, SIDE>, grid, warps * 32, smem, a);
 }
 
+/*
+ * Up to 4 columns: memory is the limit, so two blocks of a multiprocessor, each with little to hold. Beyond, reading and scaling
+ * activations is, so row groups side by side; where a card's shared memory has no room for their tiles, one by one.
+ */
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
-        if (a.jobs.n == 1 || a.jobs.single) {
-                int r = matvec_one_run<TYPE>(d, a, warps, jobs);
-                if (r <= 0)
-                        return r;
-        }
-        if (a.jobs.n <= 8)
-                return matvec_run<TYPE, 1>(d, a, warps, jobs, "product (int8, 8 columns)");
-        if (a.jobs.n <= 16)
-                return matvec_run<TYPE, 2>(d, a, warps, jobs, "product (int8, 16 columns)");
-        return matvec_run<TYPE, 4>(d, a, warps, jobs, "product (int8, 32 columns)");
+        const uint32_t n = a.jobs.n;
+        int r = 1;
+
+        if (n == 1 || a.jobs.single)
+                r = matvec_one_run<TYPE>(d, a, warps, jobs);
+        if (r > 0 && n > 8)
+                r = matvec_run<TYPE, 2, 2>(d, a, warps, jobs, "product (int8, 2 x 16 columns)");
+        if (r > 0 && n > 4)
+                r = matvec_run<TYPE, 1, 2>(d, a, warps, jobs, "product (int8, 2 x 8 columns)");
+        return r > 0 ? matvec_run<TYPE, 1, 1>(d, a, warps, jobs, "product (int8, 8 columns)") : r;
 }

@@ -153,15 +153,15 @@ template <int TYPE> __global__ void __launch_bounds__(288, 2) matvec_one_kernel(
         }
 
         if (adds) {
-                for (uint32_t i = 0; i < p.rounds; i++) {
-                        const uint32_t unit = blockIdx.x + i * gridDim.x, b = i % ONE_SUMS;
+                for (uint32_t i = 0, unit = blockIdx.x; unit < a.n_unit; i++, unit += gridDim.x) {
+                        const uint32_t b = i % ONE_SUMS;
                         const float *red = red_all + b * sums;
                         bar_wait(full + 8 * b, i / ONE_SUMS & 1);
                         if (a.glu)
-                                matvec_put_glu(a, red, unit, 1, 0, expert, c0);
+                                matvec_put_glu(a, red, 16, unit, expert, c0);
                         else
                                 for (uint32_t e = p.lane; e < a.per_unit * 16; e += 32)
-                                        matvec_put(a, red, unit, e >> 4, e & 15, 1, 0, expert, c0);
+                                        matvec_put(a, red, 16, unit, e >> 4, e & 15, expert, c0);
                         __syncwarp();
                         if (p.lane == 0)
                                 bar_arrive(empty + 8 * b);
@@ -170,14 +170,13 @@ template <int TYPE> __global__ void __launch_bounds__(288, 2) matvec_one_kernel(
         }
 
         const uint8_t *x = shares + p.warp * a.per_warp * SH::XB, *xd = x + a.per_warp * 256, *xs = xd + a.per_warp * 32;
-        uint32_t left = p.groups(a);
         one_share<Q>(a, p, matvec_slot(a, expert, c0), shares + p.warp * a.per_warp * SH::XB);
-        for (uint32_t i = 0; i < p.rounds; i++) {
-                const uint32_t b = i % ONE_SUMS;
+        for (uint32_t i = 0, unit = blockIdx.x; unit < a.n_unit; i++, unit += gridDim.x) {
+                const uint32_t b = i % ONE_SUMS, end = a.glu ? a.per_unit : min(a.per_unit, a.n_rg - unit * a.per_unit);
                 float *red = red_all + b * sums + p.part * 16;
                 if (i >= ONE_SUMS)
                         bar_wait(empty + 8 * b, (i / ONE_SUMS - 1) & 1);
-                for (uint32_t s = p.team; s < a.per_unit && left; s += p.teams, left--) {
+                for (uint32_t s = p.team; s < end; s += p.teams) {
                         float acc[2] = {0, 0};
                         const uint8_t *xk = x, *dk = xd, *sk = xs;
 #pragma unroll 1
