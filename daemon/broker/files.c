@@ -8,14 +8,15 @@
 #include "ipc/wire.h"
 
 enum {
-        /* The loop's own, the worker, fills, the log, resident models, refused connections that are still open. */
+        /* The loop's own, the worker, the channels of fills, the log, refused connections that are still open; and some models. */
         FILES_RESERVE = 96,
+        FILES_MODELS = 48, /* of these, theirs */
         FILES_NEEDED = 192,
         FILES_MOST = 1 << 20, /* a limit without end is no reason to count to it */
 };
 
 int files_share(uint64_t limit, struct files_share *ret, struct h_error *err) {
-        uint32_t n = (uint32_t)MIN(limit, (uint64_t)FILES_MOST), room;
+        uint32_t n = (uint32_t)MIN(limit, (uint64_t)FILES_MOST), room, more;
 
         if (n < FILES_NEEDED)
                 return h_error_counts(err, HEARTH_E_quota, FILES_NEEDED, n,
@@ -23,7 +24,8 @@ int files_share(uint64_t limit, struct files_share *ret, struct h_error *err) {
                                       "ulimit -Hn)", n, (uint32_t)FILES_NEEDED);
         /* And for one message's descriptors between their arrival and their being counted, or on their way to a fill. */
         room = n - FILES_RESERVE - MIN(n / 8, WIRE_MAX_FDS);
-        *ret = (struct files_share){ .passed = room / 4, .connections = room - room / 4 };
+        more = (n - FILES_NEEDED) / 4;
+        *ret = (struct files_share){ .passed = room / 4, .models = FILES_MODELS + more, .connections = room - room / 4 - more };
         return 0;
 }
 
@@ -46,5 +48,6 @@ int files_raise(struct users *us, struct h_error *err) {
                 return r;
         us->max_files = share.passed;
         us->max_connections = share.connections;
+        us->max_model_files = share.models;
         return 0;
 }

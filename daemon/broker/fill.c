@@ -241,6 +241,7 @@ int fill_start(struct server *s, const char *name, const struct source *src, con
         memcpy(fds + 1, src->fds, src->n * sizeof(*fds));
         r = spawn_worker(s, "--fill", &f->process, on_process_exit, &fd, err);
         if (r < 0) {
+                r = -EHEARTH; /* who asked is told; trying again is his business */
                 f->memfd = fd_close(f->memfd);
                 if (f->process.loop) {
                         uv_close((uv_handle_t *)&f->process, on_never_started);

@@ -20,5 +20,10 @@ bool model_idle(const struct model *m);
 /* Something was or will be freed, in host or in device memory: true. Nothing is disturbed in vain. */
 bool model_make_room(struct server *s, const struct model *for_whom, uint64_t bytes);
 bool model_make_device_room(struct server *s, const struct model *for_whom, uint64_t missing);
+/*
+ * Descriptors for a copy that is to be made, and for the files it is made from. Idle models leave for them, as for memory. quota: those that there are are in
+ * use or pinned; busy: many are just leaving.
+ */
+int model_make_file_room(struct server *s, const struct source *src, const char *name, struct h_error *err);
 /* Adds to a refusal who has the device's memory, and who would have to go. */
 void model_say_device_holders(struct server *s, const struct model *for_whom, const struct h_error *why, struct h_error *ret);

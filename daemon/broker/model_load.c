@@ -347,6 +347,8 @@ int model_get(struct server *s, struct source *src, const char *name, bool every
         r = may_load ? 0 : -EPERM;
         if (r == 0 && cache_find_hash(&s->cache, src, hash))
                 r = quarantine_check(s, hash, name, insist, err);
+        if (r == 0 && !content)
+                r = model_make_file_room(s, src, name, err);
         if (r < 0) {
                 content_unref(&s->cache, content);
                 source_free(src);

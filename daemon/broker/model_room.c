@@ -81,6 +81,59 @@ bool model_make_device_room(struct server *s, const struct model *for_whom, uint
         return true;
 }
 
+/* ---- descriptors ---- */
+
+/* More than the reserve has over, where they leave slowly. */
+#define MOST_LEAVING 16u
+
+static uint32_t parts(const struct source *src) {
+        return src && !src->payer ? (uint32_t)src->n : 0; /* a client's are charged to him */
+}
+
+/* What models hold, and what those that are leaving will give back of it. */
+static uint32_t files_held(const struct server *s, uint32_t *ret_leaving) {
+        uint32_t n = 0, leaving = 0;
+
+        list_foreach(co, &s->cache.contents, struct content, link)
+                n++;
+        list_foreach(m, &s->models, struct model, link) {
+                if (m->dead)
+                        continue;
+                n += (m->fill ? 1 : 0) + parts(m->source);
+                if (m->state == MODEL_CLOSING)
+                        leaving += (m->content && m->content->refs == 1 ? 1 : 0) + (m->fill ? 1 : 0) + parts(m->source);
+        }
+        *ret_leaving = leaving;
+        return n;
+}
+
+int model_make_file_room(struct server *s, const struct source *src, const char *name, struct h_error *err) {
+        uint32_t need = 1 + parts(src), max = s->users.max_model_files, leaving, n = files_held(s, &leaving);
+
+        if (n + need > max) {
+                cache_drop_restored(&s->cache); /* copies that nobody uses go first */
+                n = files_held(s, &leaving);
+        }
+        while (n - leaving + need > max) {
+                struct model *oldest = NULL;
+
+                list_foreach(m, &s->models, struct model, link)
+                        if (!m->dead && model_idle(m) && m->content->refs == 1 && (!oldest || m->last_used_ms < oldest->last_used_ms))
+                                oldest = m;
+                if (!oldest || need > max)
+                        return h_error_counts(err, HEARTH_E_quota, need, max - MIN(max, n - leaving),
+                                              "%s takes %u open files to load; of the %u that the limit of open files leaves for models (LimitNOFILE= "
+                                              "in the daemon's unit) %u are taken by models in use or pinned", name, need, max, n - leaving);
+                model_log(oldest, LOG_LEVEL_INFO, NULL, " is unloaded to make room for %s: the limit of open files leaves %u for models", name, max);
+                model_close(oldest);
+                n = files_held(s, &leaving);
+        }
+        if (n + need > max && leaving > MOST_LEAVING)
+                return h_error_counts(err, HEARTH_E_busy, need, 0, "%s can't be loaded while %u open files of models that are leaving are not free yet; try again",
+                                      name, leaving);
+        return 0;
+}
+
 /* Who has the device's memory, and who would have to go for this one: the least recently used first. */
 void model_say_device_holders(struct server *s, const struct model *for_whom, const struct h_error *why, struct h_error *ret) {
         uint64_t missing = why->needed > why->available ? why->needed - why->available : 0, sum = 0, after = 0;

@@ -9,6 +9,11 @@
 #include "base/alloc.h"
 #include "daemon/broker/server.h"
 
+/* For want of something that is given back again and again. */
+static bool may_pass(int r) {
+        return r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOMEM || r == -ENOBUFS;
+}
+
 int spawn_worker(struct server *s, const char *mode, uv_process_t *p, uv_exit_cb exit_cb, int *ret_fd, struct h_error *err) {
         int pair[2] = { -1, -1 }, r;
         uv_stdio_container_t stdio[4] = {
@@ -21,8 +26,11 @@ int spawn_worker(struct server *s, const char *mode, uv_process_t *p, uv_exit_cb
                 .exit_cb = exit_cb, .file = s->config.worker, .args = args, .stdio = stdio, .stdio_count = 4,
         };
 
-        if (fault_hit(FAULT_SOCKETPAIR) || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-                return h_error_set(err, HEARTH_E_io, "a socket pair for the worker can't be made: %s", strerror(errno));
+        r = fault_hit(FAULT_SOCKETPAIR) ? -ENFILE : socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ? -errno : 0;
+        if (r < 0) {
+                h_error_set(err, HEARTH_E_io, "a socket pair for the worker can't be made: %s", strerror(-r));
+                return may_pass(r) ? -EAGAIN : -EHEARTH;
+        }
         stdio[3].data.fd = pair[1];
         /* Only our end: the worker's control thread may choose for itself. */
         r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
@@ -31,8 +39,8 @@ int spawn_worker(struct server *s, const char *mode, uv_process_t *p, uv_exit_cb
         close(pair[1]);
         if (r < 0) {
                 close(pair[0]);
-                return h_error_set(err, HEARTH_E_io, "%s can't be started: %s; set [daemon] worker in hearth.conf",
-                                   s->config.worker, uv_strerror(r));
+                h_error_set(err, HEARTH_E_io, "%s can't be started: %s; set [daemon] worker in hearth.conf", s->config.worker, uv_strerror(r));
+                return may_pass(r) ? -EAGAIN : -EHEARTH;
         }
         *ret_fd = pair[0];
         return 0;

@@ -7,7 +7,7 @@ void users_init(struct users *us, const struct config *c) {
         list_init(&us->all);
         us->config = c;
         us->n_files = 0;
-        us->max_files = us->max_connections = UINT32_MAX; /* until files_share() */
+        us->max_files = us->max_connections = us->max_model_files = UINT32_MAX; /* until files_share() */
 }
 
 struct user *user_get(struct users *us, uint32_t uid) {

@@ -25,7 +25,7 @@ struct users {
         struct list all; /* few: one per uid that talks to us */
         const struct config *config;
         /* How the limit of open files is shared out: see files.h. */
-        uint32_t n_files, max_files, max_connections;
+        uint32_t n_files, max_files, max_connections, max_model_files;
 };
 
 void users_init(struct users *us, const struct config *c);

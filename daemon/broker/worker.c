@@ -363,14 +363,17 @@ static void on_never_started(uv_handle_t *h) {
         free(h->data);
 }
 
-static void start_failed(struct server *s, const struct h_error *err) {
+/* may_pass: another moment may be better; who waits is told only when it has been tried for a second. */
+static void start_failed(struct server *s, const struct h_error *err, bool may_pass) {
         struct worker *w = &s->worker;
 
         log_error(&s->log, "%s", err->message);
         w->fault = *err;
         w->failures++;
+        w->unstarted++;
         w->state = WORKER_BACKOFF;
-        models_worker_hopeless(s, err);
+        if (!may_pass || w->unstarted >= MAX_STILLBORN)
+                models_worker_hopeless(s, err);
         uv_timer_start(&w->timer, on_backoff, MIN((uint64_t)BACKOFF_MIN_MS << MIN(w->failures, 16u), (uint64_t)BACKOFF_MAX_MS), 0);
 }
 
@@ -398,7 +401,7 @@ static void start(struct server *s) {
                 r = -ENOMEM;
         if (r < 0) {
                 h_error_from_errno(&err, r, "starting the worker");
-                start_failed(s, &err);
+                start_failed(s, &err, false);
                 return;
         }
         p->server = s;
@@ -409,10 +412,10 @@ static void start(struct server *s) {
                         uv_close((uv_handle_t *)&p->process, on_never_started);
                 else
                         free(p);
-                h_error_from_errno(&err, r, "starting the worker");
-                start_failed(s, &err);
+                start_failed(s, &err, r == -EAGAIN);
                 return;
         }
+        w->unstarted = 0;
         w->process = p;
         w->pid = (uint32_t)p->process.pid;
         w->state = WORKER_STARTING;

@@ -24,6 +24,7 @@ struct worker {
         uint32_t pid;
         uint32_t failures;    /* ends since the last time it served for a while: each lengthens the back-off */
         uint32_t stillborn;   /* ends in a row before it said hello */
+        uint32_t unstarted;   /* in a row: no process could be made */
         uint64_t ready_ms, progress_ms, beat_ms;
         uint64_t steps, rows;
         bool busy;

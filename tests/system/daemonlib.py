@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shlex
 import shutil
 import struct
 import sys
@@ -79,6 +80,22 @@ def daemon(*arguments, config=None, models=("tiny",), env=None):
             code = d.stop()
         if code != 0 or "Sanitizer" in log:
             raise AssertionError(f"hearthd ended with {code}:\n{log}")
+
+
+@contextlib.contextmanager
+def with_files(n):
+    """Daemons started meanwhile have this limit of open files."""
+    global HEARTHD
+    program = HEARTHD
+    with private_dir() as home:
+        script = pathlib.Path(home) / "hearthd"
+        script.write_text(f'#!/bin/sh\nulimit -n {n} && exec {shlex.quote(os.path.abspath(program))} "$@"\n')
+        script.chmod(0o755)
+        HEARTHD = str(script)
+        try:
+            yield HEARTHD
+        finally:
+            HEARTHD = program
 
 
 def check_alive(d):

@@ -232,6 +232,41 @@ def need_ends_idle_models():
         assert c.call("status")["host_bytes"] <= budget
 
 
+def more_models_than_files():
+    """Each copy is an open file: with a low limit idle models leave for new ones; where none may leave, the load is refused. Connections,
+    a stream and a worker's replacement are as ever."""
+    data, limit, room = TINY.read_bytes(), 192, 48  # of these one for the file that is read
+    assert data.count(b"tiny-llama-q") == 1
+    with with_files(limit), daemon(config="[models]\ncontext = 64\n[model tiny]\ncontext = 1024\n") as d, Client(d.path) as c, Client(d.path) as other:
+        for n in range(60):
+            (d.models / f"m{n}.gguf").write_bytes(data.replace(b"tiny-llama-q", b"tiny-%07d" % n))
+        want = c.generate(model="tiny", prompt="the cat", max_tokens=300, temperature=0.0, exact=True, **NO_END)[1]
+        i = long_answer(c, 300, credits=20, exact=True)
+        got = read_tokens(c, i, 20)[0]
+        for n in range(60):
+            other.call("load", {"model": f"m{n}"})
+            assert len(fds_of(d.process.pid)) < limit - 16, n
+        there = [m["name"] for m in other.call("models")["models"] if m["where"] != "disk"]
+        assert len(there) == room - 1 and "tiny" in there and "m59" in there and "m0" not in there, there
+        worker = other.call("status")["worker_pid"]
+        os.kill(worker, 9)
+        until("another serves", lambda: (s := other.call("status"))["worker"] == "ready" and s["worker_pid"] != worker)
+        until("all are back", lambda: len([m for m in other.call("models")["models"] if m["where"] in ("memory", "vram")]) == room - 1)
+        # Those that stay for good leave for nobody.
+        for n in range(room - 2):
+            other.call("load", {"model": f"m{n}", "pin": True})
+        e = expect("quota", lambda: other.call("load", {"model": "m59"}), "m59", f"of the {room}", "LimitNOFILE")
+        assert (e.fields["needed"], e.fields["available"]) == (2, 1), e.fields
+        with contextlib.ExitStack() as more:
+            for _ in range(40):
+                more.enter_context(Client(d.path)).call("ping")
+            c.call("credit", {"request": i, "n": 1000})
+            assert got + finish(c, i)[0] == want, "another text"
+        for n in range(2):
+            other.call("unload", {"model": f"m{n}", "force": True})
+        other.call("load", {"model": "m59"})
+
+
 def the_copy_is_sealed():
     """The copy that the daemon keeps is a memory file that nobody can change, grow or shrink."""
     import fcntl
@@ -259,4 +294,4 @@ def the_copy_is_sealed():
 
 
 sys.exit(run_tests([a_second_load_reads_nothing, another_profile_shares_the_bytes, a_copy_is_recognized, a_changed_file_is_read_again, a_replaced_file_is_noticed,
-                    by_path, split_models, loads_beside_streams, unload_gives_back, idle_models_leave, need_ends_idle_models, the_copy_is_sealed]))
+                    by_path, split_models, loads_beside_streams, unload_gives_back, idle_models_leave, need_ends_idle_models, more_models_than_files, the_copy_is_sealed]))

@@ -254,26 +254,15 @@ def memory():
         assert c.call("status").get("host_bytes", 0) == 0
 
 
-@contextlib.contextmanager
-def with_files(n):
-    """Daemons started meanwhile have this limit of open files."""
-    program = daemonlib.HEARTHD
-    with private_dir() as home:
-        script = pathlib.Path(home) / "hearthd"
-        script.write_text(f'#!/bin/sh\nulimit -n {n} && exec {shlex.quote(os.path.abspath(program))} "$@"\n')
-        script.chmod(0o755)
-        daemonlib.HEARTHD = str(script)
-        try:
-            yield daemonlib.HEARTHD
-        finally:
-            daemonlib.HEARTHD = program
-
-
 def few_files():
     """The limit of open files: shared out, or too low to serve at all."""
     with with_files(192), daemon() as d:
         with open(TINY, "rb") as f, Client(d.path) as c:
             fails("files-busy", lambda: c.call("load", {"model": "x", "n_fds": 20}, [f.fileno()] * 20))
+        for n in range(60):
+            shutil.copy(TINY, d.models / f"parts-{n + 1:05}-of-00060.gguf")
+        with Client(d.path) as c:
+            fails("models-files", load(c, "parts"))
         with contextlib.ExitStack() as all:
             c = all.enter_context(Client(d.path))
             until("the other is gone", lambda: c.call("status")["clients"] == 1)

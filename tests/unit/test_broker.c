@@ -444,7 +444,7 @@ static void test_quotas(void **state) {
 }
 
 static void test_files_share(void **state) {
-        struct files_share share = { 1, 1 };
+        struct files_share share = { 1, 1, 1 };
         struct h_error err = {};
 
         assert_int_equal(files_share(191, &share, &err), -EHEARTH);
@@ -452,8 +452,8 @@ static void test_files_share(void **state) {
         assert_int_equal(share.passed, 1);
         for (uint64_t n = 192; n; n *= 2) { /* to infinity and over it */
                 assert_int_equal(files_share(n, &share, NULL), 0);
-                assert_true(share.passed >= 16 && share.connections >= 16);
-                assert_true((uint64_t)share.passed + share.connections + 96 <= n);
+                assert_true(share.passed >= 16 && share.connections >= 16 && share.models >= 48);
+                assert_true((uint64_t)share.passed + share.connections + share.models + 48 <= n);
         }
 }
 
