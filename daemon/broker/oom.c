@@ -69,10 +69,19 @@ static uint64_t look_at(struct oom_group *g, struct oom_cause *ret) {
 }
 
 static void find(struct oom *o, struct oom_group *g, const char *pid) {
-        struct cgroup now;
+        struct cgroup now, up;
+        uint64_t n;
 
         if (!cgroup_find(o->root, &o->mounts, pid, &now))
                 return; /* where it was, as far as is known */
+        /* Memory may be counted further up only, for all below. */
+        up = now;
+        do
+                if (cgroup_oom_kills(&up, &n)) {
+                        now = up;
+                        break;
+                }
+        while (cgroup_up(&up));
         if (g->known && now.version == g->group.version && strcmp(now.dir, g->group.dir) == 0)
                 return;
         *g = (struct oom_group){ .group = now, .known = true };

@@ -253,6 +253,24 @@ static void test_oom_worker_elsewhere(void **state) {
         denies(&o, 4000);
 }
 
+/* Its own group has no memory controller: that of the slice counts for it. */
+static void test_oom_counted_above(void **state) {
+        struct fixture *x = *state;
+        struct oom o;
+
+        put(x, "/proc/self/cgroup", "0::/user.slice/app.slice/run-1.scope\n");
+        put(x, "/sys/fs/cgroup/user.slice/app.slice/run-1.scope/pids.max", "max\n");
+        put(x, "/sys/fs/cgroup/user.slice/memory.max", "96000000\n");
+        put(x, "/sys/fs/cgroup/user.slice/memory.events", "oom 0\noom_kill 2\n");
+        put(x, "/proc/vmstat", "oom_kill 9\n");
+        oom_init(&o, x->root);
+        denies(&o, 0);
+        put(x, "/proc/vmstat", "oom_kill 10\n"); /* somewhere else on the machine */
+        denies(&o, 0);
+        put(x, "/sys/fs/cgroup/user.slice/memory.events", "oom 1\noom_kill 3\n");
+        says(&o, 0, "was ended by the kernel: out of memory (limit of the control group /user.slice: 96.0 MB)");
+}
+
 static void test_oom_v1(void **state) {
         struct fixture *x = *state;
         struct oom o;
@@ -320,7 +338,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(test_budget_none, begin, end), cmocka_unit_test_setup_teardown(test_budget_v2, begin, end),
                 cmocka_unit_test_setup_teardown(test_budget_v1, begin, end), cmocka_unit_test_setup_teardown(test_budget_container, begin, end),
                 cmocka_unit_test_setup_teardown(test_oom_v2, begin, end), cmocka_unit_test_setup_teardown(test_oom_worker_elsewhere, begin, end),
-                cmocka_unit_test_setup_teardown(test_oom_v1, begin, end), cmocka_unit_test_setup_teardown(test_oom_machine, begin, end),
+                cmocka_unit_test_setup_teardown(test_oom_counted_above, begin, end), cmocka_unit_test_setup_teardown(test_oom_v1, begin, end), cmocka_unit_test_setup_teardown(test_oom_machine, begin, end),
                 cmocka_unit_test_setup_teardown(test_oom_long_name, begin, end),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
