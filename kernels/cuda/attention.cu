@@ -3,7 +3,7 @@
  * Attention for any shape and KV type, in f32: one warp per (row, head, split of
  * CUDA_SPLIT positions), then a merge of the splits in order. Splits lie on
  * absolute positions, so a row's bits depend on its position alone. The plain
- * kernel: attention_mma.cu covers the shapes that matter for speed.
+ * kernel: attention_mma.cuh and attention_d.cuh cover the shapes that matter for speed.
  */
 #include <errno.h>
 #include <math.h>
@@ -153,7 +153,26 @@ static attn_mma mma_for(const attn_args &a) {
         return a.kv.dk == 64 ? cuda_attention_mma_64 : a.kv.dk == 128 ? cuda_attention_mma_128 : a.kv.dk == 256 ? cuda_attention_mma_256 : NULL;
 }
 
-int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct cmd_attention *c) {
+/*
+ * Whether attention does what the command before it says, too: where no row reads what another row of the step writes, and
+ * only what the tensor-core kernel covers. Bits are those of the two, one after the other.
+ */
+bool cuda_attention_takes(const struct cuda_dev *d, const struct dbatch *b, const struct cmd_qkv *q, const struct cmd_attention *c) {
+        attn_args a = {};
+
+        a.kv = c->kv;
+        a.n_head = c->a.n_head;
+        if (d->exact || !b->one_each || b->n_d < b->n || !c->a.causal || !q->has_kv || !q->a.k || !q->a.v || (q->a.norm_full && (q->a.q_norm || q->a.k_norm)))
+                return false;
+        if (q->a.q != c->a.q || q->a.q_stride != c->a.q_stride || q->a.q_head != c->a.q_head || q->a.n_head != c->a.n_head ||
+            q->kv.k != c->kv.k || q->kv.v != c->kv.v || q->a.n_head_kv != c->kv.n_head_kv || q->a.dk != c->kv.dk || q->a.dv != c->kv.dv ||
+            q->a.rope_off + q->n_dims > q->a.dk)
+                return false;
+        return c->kv.n_head_kv && c->a.n_head % c->kv.n_head_kv == 0 && mma_for(a);
+}
+
+/* turn: the command before, if attention is to do that too, or NULL. */
+int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct cmd_attention *c, const struct cmd_qkv *turn) {
         attn_args a = {};
         int r;
 
@@ -176,6 +195,21 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
         a.part = d->s_attn;
         a.img = {c->out.q, kpad_of(a.n_head * a.kv.dv), c->write_image ? MIN(b->n_d, b->n) : 0};
         a.merge_image = c->write_image && a.kv.dv % 32 == 0;
+        a.ended = d->s_ended;
+        if (turn) {
+                a.joined = 1;
+                a.turn.rules = head_rules_of(turn);
+                a.turn.k = turn->a.k;
+                a.turn.k_stride = turn->a.k_stride;
+                a.turn.k_head = turn->a.k_head;
+                a.turn.v = turn->a.v;
+                a.turn.v_stride = turn->a.v_stride;
+                a.turn.v_head = turn->a.v_head;
+                a.turn.q_norm = turn->a.q_norm;
+                a.turn.k_norm = turn->a.k_norm;
+                a.turn.k_norm_cols = turn->a.k_norm_cols ? turn->a.k_norm_cols : turn->a.dk;
+                a.turn.v_norm = turn->a.v_norm;
+        }
         if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > 1024 || a.kv.dv > 1024)
                 return -EINVAL;
         const attn_mma mma = d->exact ? NULL : mma_for(a);
@@ -189,6 +223,7 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
         }
         size_t per_row = (size_t)a.n_head * a.n_split * (a.kv.dv + 2) * sizeof(float);
         uint32_t rows = (uint32_t)MIN(d->s_attn_bytes / per_row, (size_t)65535);
+        rows = MIN(rows, CUDA_ENDED / a.n_head);
         if (rows == 0) {
                 cuda_fail(d, cudaErrorMemoryAllocation, "attention scratch");
                 return -E2BIG;
@@ -198,18 +233,18 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                 n = MIN(rows, stop - r0);
                 const dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
                 a.row0 = r0;
-                r = mma && r0 < n_d ? mma(d, a, n, n_d, b->n) : 1;
-                const bool merged = r == 0 && a.n_split == 1; /* the tensor-core kernel has done it */
-                if (r == 1) {
-                        if (per <= 4)
-                                r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
-                        else if (per <= 8)
-                                r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
-                        else
-                                r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
+                if (mma && r0 < n_d) {
+                        if ((r = mma(d, a, n, n_d, b->n)) < 0)
+                                return r;
+                        continue;
                 }
-                if (r < 0 || (!merged && (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128,
-                                                     2 * a.n_split * sizeof(float), a)) < 0))
+                if (per <= 4)
+                        r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
+                else if (per <= 8)
+                        r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
+                else
+                        r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
+                if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, 2 * a.n_split * sizeof(float), a)) < 0)
                         return r;
         }
         if (!c->write_image)

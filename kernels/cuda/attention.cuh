@@ -4,7 +4,15 @@
 /* What the attention kernels share. */
 
 #include "kernels/cuda/image.cuh"
-#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/head.cuh"
+
+/* What the command before attention does, where attention does it: q is as the product has it then. */
+struct att_turn {
+        struct head_rules rules;
+        const float *k, *v, *q_norm, *k_norm;
+        size_t k_stride, v_stride;
+        uint32_t k_head, v_head, k_norm_cols, v_norm;
+};
 
 struct attn_args {
         const float *q;
@@ -18,13 +26,16 @@ struct attn_args {
         uint32_t gate_head;
         float *out;              /* [n, n_head * dv] */
         float *part;             /* [rows of this launch][n_head][n_split][dv + 2]: sum, maximum, denominator */
+        uint32_t *ended;         /* [rows of this launch][blocks of a split]: splits done, all 0 between launches */
         uint32_t n_split, row0;
         uint32_t merge_image;    /* the merge writes D images */
         struct image img;
         struct dbatch b;
+        uint32_t joined;         /* turn is to be done too */
+        struct att_turn turn;
 };
 
-/* attention_mma_*.cu: n_d_rows rows of role D from a.row0 on (partial results), or, if 0, all rows from n_d on (results). */
+/* attention_mma_*.cu: n_d_rows rows of role D from a.row0 on, with their images, or, if 0, all rows from n_d on. */
 int cuda_attention_mma_64(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
 int cuda_attention_mma_128(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
 int cuda_attention_mma_256(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);

@@ -2,19 +2,17 @@
 #pragma once
 
 /*
- * Attention on the f16 tensor cores, K and V read in place from their pages in
- * any supported type, straight into MMA fragments.
+ * Attention of role P on the f16 tensor cores, K and V read in place from their
+ * pages in any supported type; and what role D (attention_d.cuh) shares with it.
  *
  * A warp has 16 query rows: (position, head) pairs of one sequence whose heads
  * share a KV head, position by position. It walks tiles of TILE tokens on the
  * absolute grid with a running maximum (arXiv:2205.14135). A tile in which a row
  * sees nothing leaves that row's bits alone, so they do not depend on the
  * warp's other rows.
- *   role P  the block walks all tiles that any of its four warps sees; tiles are
- *           copied to shared memory for all of them, one ahead
- *   role D  one position; a block has one split of CUDA_SPLIT tokens, its warps
- *           one tile each, merged in order; attention_merge_kernel does the rest
- *           (with one split there is no rest)
+ *
+ * The block walks all tiles that any of its four warps sees; tiles are copied to
+ * shared memory for all of them, one ahead.
  *
  * Fragments: within 32 columns of K, lane t of a quad holds columns 8t .. 8t+7
  * (one 16-byte load); Q is permuted alike. Of V, lane (g, t) holds columns
@@ -77,34 +75,14 @@ struct att_rows { /* what a thread's two rows (g, g + 8) see */
 };
 
 /*
- * Role D with f16 KV: a warp's whole tile of K and V is copied to shared memory
- * at once, so that every byte is in flight together. Row strides in bytes keep
- * the fragment loads (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V)
- * free of bank conflicts.
+ * A tile of K and V in shared memory. Row strides in bytes keep the fragment loads
+ * (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V) free of bank conflicts.
  */
 template <int D> struct att_stage {
         static constexpr int K = 2 * D + 64, V = 2 * D + 16, BYTES = ATT_TILE * (K + V);
 };
-template <int D> static __device__ __forceinline__ void att_stage_tile(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
-        const uint32_t lane = threadIdx.x & 31, per = D / 8; /* 16-byte pieces of a row */
-#pragma unroll
-        for (int v = 0; v < 2; v++) {
-                const uint8_t *base = (const uint8_t *)(v ? a.kv.v : a.kv.k);
-                const size_t row_bytes = v ? a.kv.v_row_bytes : a.kv.k_row_bytes;
-                uint8_t *to = st + (v ? ATT_TILE * att_stage<D>::K : 0);
-#pragma unroll
-                for (uint32_t i = 0; i < ATT_TILE * per / 32; i++) {
-                        uint32_t row = (i * 32 + lane) / per, c = (i * 32 + lane) % per, sl = slot[row];
-                        int n = sl == UINT32_MAX ? 0 : 16;
-                        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(
-                                             to + row * (v ? att_stage<D>::V : att_stage<D>::K) + c * 16)),
-                                     "l"(base + (n ? (size_t)sl * row_bytes : 0) + (size_t)kvh * D * 2 + c * 16), "r"(n));
-                }
-                asm volatile("cp.async.commit_group;" ::: "memory");
-        }
-}
 
-/* Role P: the block's threads copy a tile for all its warps, converting other types on the way. */
+/* The block's threads copy a tile for all its warps, converting other types on the way. */
 template <int D, int T> static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
         constexpr uint32_t per = D / 8;
 #pragma unroll 4
@@ -123,17 +101,12 @@ template <int D, int T> static __device__ __forceinline__ void att_stage_block(c
         asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* One tile: S = Q K^T, running softmax, O += P V. st: the staged tile, or NULL. */
-template <int D, int T, bool STAGED, bool WAIT>
-static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, const uint32_t *slot, uint32_t kvh, int32_t p0,
-                                                const att_rows &rows, float m[2], float l[2], float o[D / 8][4], const uint8_t *st) {
+/* One tile: S = Q K^T, running softmax, O += P V. */
+template <int D>
+static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, int32_t p0, const att_rows &rows, float m[2], float l[2],
+                                                float o[D / 8][4], const uint8_t *st) {
         const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-        const uint8_t *kb = (const uint8_t *)a.kv.k, *vb = (const uint8_t *)a.kv.v;
         float s[ATT_TILE / 8][4];
-        if (WAIT) {
-                asm volatile("cp.async.wait_group 1;" ::: "memory");
-                __syncwarp();
-        }
 #pragma unroll
         for (int i = 0; i < ATT_TILE / 8; i++)
                 s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
@@ -141,14 +114,8 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
         for (int c = 0; c < D / 32; c++) {
                 uint4 k[ATT_TILE / 8];
 #pragma unroll
-                for (int i = 0; i < ATT_TILE / 8; i++) {
-                        if (STAGED) {
-                                k[i] = *(const uint4 *)(st + (i * 8 + g) * att_stage<D>::K + c * 64 + t * 16);
-                                continue;
-                        }
-                        uint32_t sl = slot[i * 8 + g];
-                        k[i] = sl == UINT32_MAX ? make_uint4(0, 0, 0, 0) : kv_load8<T>(kb + (size_t)sl * a.kv.k_row_bytes, kvh * D + c * 32 + t * 8);
-                }
+                for (int i = 0; i < ATT_TILE / 8; i++)
+                        k[i] = *(const uint4 *)(st + (i * 8 + g) * att_stage<D>::K + c * 64 + t * 16);
                 uint4 a0 = qf[(c * 2) * 32 + lane], a1 = qf[(c * 2 + 1) * 32 + lane];
                 uint32_t f0[4] = {a0.x, a0.y, a0.z, a0.w}, f1[4] = {a1.x, a1.y, a1.z, a1.w};
 #pragma unroll
@@ -207,87 +174,51 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 o[j][2] *= corr[1];
                 o[j][3] *= corr[1];
         }
-        if (WAIT) {
-                asm volatile("cp.async.wait_group 0;" ::: "memory");
-                __syncwarp();
-        }
 #pragma unroll
-        for (int k = 0; k < ATT_TILE / 16; k++) {
-                uint32_t sl[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                        sl[i] = slot[k * 16 + 2 * t + (i & 1) + (i >> 1) * 8];
+        for (int k = 0; k < ATT_TILE / 16; k++)
 #pragma unroll
                 for (int c = 0; c < D / 64; c++) {
                         uint4 v[4];
 #pragma unroll
                         for (int i = 0; i < 4; i++)
-                                v[i] = STAGED ? *(const uint4 *)(st + ATT_TILE * att_stage<D>::K +
-                                                                 (k * 16 + 2 * t + (i & 1) + (i >> 1) * 8) * att_stage<D>::V + c * 128 + g * 16)
-                                       : sl[i] == UINT32_MAX ? make_uint4(0, 0, 0, 0)
-                                                           : kv_load8<T>(vb + (size_t)sl[i] * a.kv.v_row_bytes, kvh * D + c * 64 + g * 8);
+                                v[i] = *(const uint4 *)(st + ATT_TILE * att_stage<D>::K + (k * 16 + 2 * t + (i & 1) + (i >> 1) * 8) * att_stage<D>::V +
+                                                        c * 128 + g * 16);
 #pragma unroll
                         for (int j = 0; j < 8; j++)
                                 mma_att(o[c * 8 + j], pf[k], v_pair(v[0], v[1], j), v_pair(v[2], v[3], j));
                 }
-        }
 }
 
-/* Page look-ups of a tile, by the warp that reads it. */
-static __device__ __forceinline__ void att_slots(const attn_args &a, uint32_t seq, int32_t p0, int32_t end, uint32_t *slot) {
-        const uint32_t lane = threadIdx.x & 31;
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < ATT_TILE / 32; i++) {
-                int32_t p = p0 + i * 32 + (int32_t)lane;
-                slot[i * 32 + lane] = p < end ? kv_slot(a.b, a.kv, seq, (uint32_t)p) : UINT32_MAX;
-        }
-        __syncwarp();
-}
-
-/*
- * Grid: P: (tiles of 64 query rows over all sequences, KV heads); D: (splits, KV
- * heads, rows). tiles: blockIdx.x counts the tiles of P sequences in order.
- */
-template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bounds__(128) att_kernel(const attn_args a) {
+/* Grid: (tiles of 64 query rows over all sequences, KV heads); blockIdx.x counts the tiles of P sequences in order. */
+template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_kernel(const attn_args a) {
         extern __shared__ __align__(16) uint8_t sm[];
-        uint4 *qf_all = (uint4 *)sm;                                                          /* P: [warps], D: [1] of [D / 16][32] */
-        uint32_t *slot_all = (uint32_t *)(sm + (ROLE_D ? 1 : ATT_WARPS) * (D / 16) * 32 * 16); /* [warps][ATT_TILE] */
-        uint8_t *staged = (uint8_t *)(slot_all + ATT_WARPS * ATT_TILE);                       /* D: [warps] tiles; then part */
-        float *part = (float *)staged;                                                        /* D: [warps][16][D + 2] */
+        uint4 *qf_all = (uint4 *)sm; /* [warps][D / 16][32] */
+        uint32_t *slot_all = (uint32_t *)(sm + ATT_WARPS * (D / 16) * 32 * 16); /* two tiles' */
+        uint8_t *staged = (uint8_t *)(slot_all + 2 * ATT_TILE);                 /* two tiles */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
         const uint32_t group = a.n_head / a.kv.n_head_kv, kvh = blockIdx.y;
-        uint4 *qf = qf_all + (ROLE_D ? 0 : warp * (D / 16) * 32);
-        uint32_t *slot = slot_all + warp * ATT_TILE;
+        uint4 *qf = qf_all + warp * (D / 16) * 32;
 
         pdl_next();
-        pdl_wait(); /* before the step's data too: a graph's first kernel may be what brings it */
+        pdl_wait();
         /* The sequence, and the first of the warp's query rows within it. */
-        uint32_t seq, q0 = 0, n_q, first = 0;
-        if (ROLE_D) {
-                first = a.row0 + blockIdx.z;
-                seq = a.b.seq[first];
-                n_q = group;
-        } else {
-                uint32_t tile = blockIdx.x;
-                for (seq = 0; seq < a.b.n_seq; seq++) {
-                        uint32_t s0 = a.b.seq_start[seq], n = a.b.seq_start[seq + 1] - s0;
-                        if (n == 0 || a.b.seq_rows[s0] < a.row0)
-                                continue;
-                        uint32_t nt = (n * group + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16);
-                        if (tile < nt)
-                                break;
-                        tile -= nt;
-                }
-                if (seq == a.b.n_seq)
-                        return;
-                n_q = (a.b.seq_start[seq + 1] - a.b.seq_start[seq]) * group;
-                /* late tiles see most: start them first */
-                uint32_t nt = (n_q + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16);
-                q0 = ((nt - 1 - tile) * ATT_WARPS + warp) * 16;
+        uint32_t seq, tile = blockIdx.x;
+        for (seq = 0; seq < a.b.n_seq; seq++) {
+                uint32_t s0 = a.b.seq_start[seq], n = a.b.seq_start[seq + 1] - s0;
+                if (n == 0 || a.b.seq_rows[s0] < a.row0)
+                        continue;
+                uint32_t nt = (n * group + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16);
+                if (tile < nt)
+                        break;
+                tile -= nt;
         }
+        if (seq == a.b.n_seq)
+                return;
+        const uint32_t n_q = (a.b.seq_start[seq + 1] - a.b.seq_start[seq]) * group;
+        /* late tiles see most: start them first */
+        const uint32_t n_tile = (n_q + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16), q0 = ((n_tile - 1 - tile) * ATT_WARPS + warp) * 16;
         const uint32_t *seq_rows = a.b.seq_rows + a.b.seq_start[seq];
-        auto row_of = [&](uint32_t q) { return ROLE_D ? first : seq_rows[q / group]; };
+        auto row_of = [&](uint32_t q) { return seq_rows[q / group]; };
 
         att_rows rows;
         int32_t lo = INT32_MAX, hi = 0;
@@ -309,135 +240,28 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                 hi = max(hi, __shfl_xor_sync(~0u, hi, s));
         }
         /* Q to fragments: lane (g, t), step 2c + h: columns 32c + 8t + 4h .. + 3 of rows g and g + 8. */
-        auto make_q = [&]() {
-                for (int c = ROLE_D ? (int)warp : 0; c < D / 32; c += ROLE_D ? ATT_WARPS : 1) {
-                        float f[2][8];
+        for (int c = 0; c < D / 32; c++) {
+                float f[2][8];
 #pragma unroll
-                        for (int r = 0; r < 2; r++) {
-                                uint32_t q = q0 + g + 8 * r;
-                                const float *src = a.q + row_of(q < n_q ? q : 0) * a.q_stride + (size_t)(kvh * group + q % group) * a.q_head +
-                                                   c * 32 + t * 8;
+                for (int r = 0; r < 2; r++) {
+                        uint32_t q = q0 + g + 8 * r;
+                        const float *src = a.q + row_of(q < n_q ? q : 0) * a.q_stride + (size_t)(kvh * group + q % group) * a.q_head +
+                                           c * 32 + t * 8;
 #pragma unroll
-                                for (int i = 0; i < 8; i++)
-                                        f[r][i] = q < n_q ? clamp16(src[i]) : 0;
-                        }
-#pragma unroll
-                        for (int h = 0; h < 2; h++)
-                                qf[(c * 2 + h) * 32 + lane] = make_uint4(pack2(f[0][4 * h], f[0][4 * h + 1]), pack2(f[1][4 * h], f[1][4 * h + 1]),
-                                                                         pack2(f[0][4 * h + 2], f[0][4 * h + 3]),
-                                                                         pack2(f[1][4 * h + 2], f[1][4 * h + 3]));
+                        for (int i = 0; i < 8; i++)
+                                f[r][i] = q < n_q ? clamp16(src[i]) : 0;
                 }
-        };
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                        qf[(c * 2 + h) * 32 + lane] = make_uint4(pack2(f[0][4 * h], f[0][4 * h + 1]), pack2(f[1][4 * h], f[1][4 * h + 1]),
+                                                                 pack2(f[0][4 * h + 2], f[0][4 * h + 3]),
+                                                                 pack2(f[1][4 * h + 2], f[1][4 * h + 3]));
+        }
         float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[D / 8][4];
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
                 o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
 
-        if (ROLE_D) {
-                uint8_t *st = staged + warp * att_stage<D>::BYTES;
-                int32_t p0 = (int32_t)blockIdx.x * CUDA_SPLIT + (int32_t)warp * ATT_TILE;
-                if ((int32_t)blockIdx.x * CUDA_SPLIT >= hi || ((int32_t)blockIdx.x + 1) * CUDA_SPLIT <= lo)
-                        return; /* the whole block: the merge knows */
-                const bool some = p0 < hi && p0 + ATT_TILE > lo;
-                if (some) {
-                        att_slots(a, seq, p0, hi, slot);
-                        if (STAGED)
-                                att_stage_tile<D>(a, slot, kvh, st);
-                }
-                make_q();
-                __syncthreads();
-                if (some)
-                        att_tile<D, T, STAGED, STAGED>(a, qf, slot, kvh, p0, rows, m, l, o, st);
-                if (STAGED)
-                        __syncthreads(); /* 'part' lies where the tiles were */
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                        float *p = part + (warp * 16 + g + 8 * r) * (D + 2);
-                        if (g + 8 * r >= n_q)
-                                continue;
-#pragma unroll
-                        for (int j = 0; j < D / 8; j++) {
-                                uint32_t c = (j >> 3) * 64 + 2 * t * 8 + (j & 7);
-                                p[c] = o[j][2 * r];
-                                p[c + 8] = o[j][2 * r + 1];
-                        }
-                        if (t == 0) {
-                                p[D] = m[r];
-                                p[D + 1] = l[r];
-                        }
-                }
-                __syncthreads();
-                /*
-                 * Warps in order; the merge of the splits works with natural exponents. Where there is one split,
-                 * what the merge would do (attention.cu), on values that are here already. Weights once per query row.
-                 */
-                const bool whole = a.n_split == 1;
-                float (*wf)[8] = (float (*)[8])qf_all; /* [16]: the warps' weights; the row's maximum, denominator, weight, 1 / sum */
-                if (threadIdx.x < n_q) {
-                        const uint32_t q = threadIdx.x, head = kvh * group + q;
-                        float mm = -INFINITY, ll = 0;
-                        for (int w = 0; w < ATT_WARPS; w++)
-                                mm = fmaxf(mm, part[(w * 16 + q) * (D + 2) + D]);
-                        for (int w = 0; w < ATT_WARPS; w++) {
-                                const float *p = part + (w * 16 + q) * (D + 2);
-                                wf[q][w] = p[D] == -INFINITY ? 0 : exp2f(p[D] - mm);
-                                ll = __fmaf_rn(wf[q][w], p[D + 1], ll);
-                        }
-                        const float ms = mm == -INFINITY ? mm : mm * 0.6931471805599453f;
-                        const float sink = a.sinks ? a.sinks[head] : -INFINITY, top = fmaxf(sink, ms), f = ms == -INFINITY ? 0 : expf(ms - top);
-                        float den = f != 0 ? __fmaf_rn(ll, f, 0.0f) : 0;
-                        if (a.sinks)
-                                den += expf(sink - top);
-                        wf[q][4] = ms;
-                        wf[q][5] = ll;
-                        wf[q][6] = f;
-                        wf[q][7] = den > 0 ? 1.0f / den : 0;
-                }
-                __syncthreads();
-                for (uint32_t i0 = warp * 32; i0 < n_q * (D / 4); i0 += 128) { /* whole warps: the image's maxima are shared */
-                        const bool on = i0 + lane < n_q * (D / 4);
-                        const uint32_t i = on ? i0 + lane : 0, q = i / (D / 4), c = i % (D / 4) * 4, head = kvh * group + q;
-                        float v[4] = {};
-#pragma unroll
-                        for (int w = 0; w < ATT_WARPS; w++) {
-                                const float *p = part + (w * 16 + q) * (D + 2) + c, f = wf[q][w];
-                                const float2 x = *(const float2 *)p, y = *(const float2 *)(p + 2);
-                                v[0] = __fmaf_rn(f, x.x, v[0]);
-                                v[1] = __fmaf_rn(f, x.y, v[1]);
-                                v[2] = __fmaf_rn(f, y.x, v[2]);
-                                v[3] = __fmaf_rn(f, y.y, v[3]);
-                        }
-                        if (!whole && !on)
-                                continue;
-                        if (!whole) {
-                                float *to = a.part + ((size_t)(blockIdx.z * a.n_head + head) * a.n_split + blockIdx.x) * (D + 2);
-                                *(float2 *)(to + c) = make_float2(v[0], v[1]);
-                                *(float2 *)(to + c + 2) = make_float2(v[2], v[3]);
-                                if (c == 0) {
-                                        to[D] = wf[q][4];
-                                        to[D + 1] = wf[q][5];
-                                }
-                                continue;
-                        }
-                        const float f = wf[q][6], inv = wf[q][7];
-#pragma unroll
-                        for (int k = 0; k < 4; k++) {
-                                v[k] = (f != 0 ? __fmaf_rn(f, v[k], 0.0f) : 0) * inv;
-                                if (a.gate)
-                                        v[k] *= sigmoid(a.gate[first * a.gate_stride + (size_t)head * a.gate_head + c + k]);
-                        }
-                        const float4 r = make_float4(v[0], v[1], v[2], v[3]);
-                        if (on)
-                                *(float4 *)(a.out + ((size_t)first * a.n_head + head) * D + c) = r;
-                        if (a.merge_image && first < a.img.n_d)
-                                image_put4(a.img.slots + first * image_slot(a.img.kpad), a.img.kpad, head * D + c, r, on);
-                }
-                if (whole && a.merge_image && first < a.img.n_d && kvh == a.kv.n_head_kv - 1)
-                        for (uint32_t c = a.n_head * D + threadIdx.x; c < a.img.kpad; c += 128)
-                                image_put32(a.img.slots + first * image_slot(a.img.kpad), a.img.kpad, c >> 5, 0);
-                return;
-        }
-        make_q();
         /* The block's range, then two tiles in turn: one is read while the next one comes. */
         __shared__ int32_t range[2];
         if (threadIdx.x == 0) {
@@ -470,7 +294,7 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
                 if (more)
                         att_stage_block<D, T>(a, slot_all + (turn ^ 1) * ATT_TILE, kvh, staged + (turn ^ 1) * att_stage<D>::BYTES);
                 if (p0 < hi && p0 + ATT_TILE > lo)
-                        att_tile<D, T, true, false>(a, qf, slot, kvh, p0, rows, m, l, o, staged + turn * att_stage<D>::BYTES);
+                        att_tile<D>(a, qf, p0, rows, m, l, o, staged + turn * att_stage<D>::BYTES);
         }
         if (q0 >= n_q)
                 return;
@@ -500,28 +324,15 @@ template <int D, int T, bool ROLE_D, bool STAGED> __global__ void __launch_bound
         }
 }
 
-template <int D, int T, bool ROLE_D, bool STAGED>
-static int att_launch(struct cuda_dev *d, const attn_args &a, dim3 grid, size_t smem) {
-        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, ROLE_D, STAGED>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "attention");
-        return launch(d, ROLE_D ? "attention (role D)" : "attention (role P)", att_kernel<D, T, ROLE_D, STAGED>, grid, 128, smem, a);
-}
-
-/* 1: this card has too little shared memory for it. Staged or not, role D has the same bits. */
-template <int D, int T> static int att_run(struct cuda_dev *d, attn_args a, uint32_t n_d_rows, uint32_t n_d, uint32_t n) {
-        const size_t slots = ATT_WARPS * ATT_TILE * 4, frags = (D / 16) * 32 * 16, part = ATT_WARPS * 16 * (D + 2) * sizeof(float);
+/* 1: this card has too little shared memory for it. */
+template <int D, int T> static int att_p_run(struct cuda_dev *d, attn_args a, uint32_t n_d, uint32_t n) {
+        const size_t smem = ATT_WARPS * (D / 16) * 32 * 16 + 2 * ATT_TILE * 4 + 2 * att_stage<D>::BYTES;
         const uint32_t group = a.n_head / a.kv.n_head_kv;
+        const dim3 grid(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv);
 
-        if (n_d_rows) {
-                const dim3 grid(a.n_split, a.kv.n_head_kv, n_d_rows);
-                const size_t plain = frags + slots + part, staged = frags + slots + MAX(part, (size_t)ATT_WARPS * att_stage<D>::BYTES);
-                if (T == K_F16 && D <= 128 && staged <= d->smem_block)
-                        return att_launch<D, T, true, T == K_F16 && D <= 128>(d, a, grid, staged);
-                return plain <= d->smem_block ? att_launch<D, T, true, false>(d, a, grid, plain) : 1;
-        }
-        const size_t smem = ATT_WARPS * frags + slots + 2 * att_stage<D>::BYTES;
         a.row0 = n_d; /* rows before are of role D */
         if (smem > d->smem_block)
                 return 1;
-        return att_launch<D, T, false, true>(
-                d, a, dim3(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv), smem);
+        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "attention");
+        return launch(d, "attention (role P)", att_kernel<D, T>, grid, ATT_WARPS * 32, smem, a);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_mma.cuh for heads of 128 columns: files of their own only so that they compile at once. */
-#include "kernels/cuda/attention_mma.cuh"
+/* attention_mma.cuh and attention_d.cuh for heads of 128 columns: files of their own only so that they compile at once. */
+#include "kernels/cuda/attention_d.cuh"
 
 CUDA_FAMILY(attention_mma_128)
 

@@ -137,8 +137,11 @@ int cuda_batch_stage(struct cuda_dev *d, uint8_t *to, const struct k_batch *kb, 
                         longest = MAX(longest, kb->pos[i]);
                 }
         }
-        for (uint32_t s = 0; s < kb->n_seq; s++)
+        b.one_each = 1;
+        for (uint32_t s = 0; s < kb->n_seq; s++) {
+                b.one_each &= start[s + 1] <= 1;
                 start[s + 1] += start[s];
+        }
         for (uint32_t i = 0; i < kb->n; i++)
                 rows[start[kb->seq ? kb->seq[i] : 0]++] = i;
         for (uint32_t s = kb->n_seq; s > 0; s--)

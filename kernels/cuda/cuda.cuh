@@ -33,6 +33,7 @@ enum {
         CUDA_ROPE_MAX = 512,   /* different rope tables, of all models that a process has seen: none is given back, graphs have their addresses */
         CUDA_ROPE_DIMS = 512,
         CUDA_CRUMB_GO = 8,
+        CUDA_ENDED = 16384,    /* (row, head) pairs of one launch of attention, upwards */
 };
 
 /* ---- activation images ---------------------------------------------------- *
@@ -67,6 +68,7 @@ struct dbatch { /* step data on the device */
         uint32_t *sampled, *history;
         size_t history_stride;
         uint32_t n, n_d, n_seq, n_split; /* n_split: KV splits covering the longest sequence, rounded up to a power of two */
+        uint32_t one_each;               /* no sequence has two rows */
 };
 
 /* ---- device ---------------------------------------------------------------- */
@@ -181,6 +183,7 @@ struct cuda_dev {
         uint8_t *s_image;   /* activation image where k_act has none */
         float *s_attn;      /* partial results of KV splits */
         size_t s_attn_bytes;
+        uint32_t *s_ended;  /* [CUDA_ENDED] counts of splits done, 0 between launches */
         float *s_row;       /* [max_rows][max_cols] floats */
         uint8_t *s_dequant; /* decoded weights, a slice at a time */
         size_t s_dequant_bytes;
@@ -311,7 +314,8 @@ int cuda_run_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_l
 int cuda_run_head_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_head_linear *);
 int cuda_run_glu(struct cuda_dev *, const struct dbatch *, const struct cmd_glu *);
 int cuda_run_qkv(struct cuda_dev *, const struct dbatch *, const struct cmd_qkv *);
-int cuda_run_attention(struct cuda_dev *, const struct dbatch *, const struct cmd_attention *);
+bool cuda_attention_takes(const struct cuda_dev *, const struct dbatch *, const struct cmd_qkv *, const struct cmd_attention *);
+int cuda_run_attention(struct cuda_dev *, const struct dbatch *, const struct cmd_attention *, const struct cmd_qkv *turn);
 int cuda_run_delta(struct cuda_dev *, const struct dbatch *, const struct cmd_delta *);
 int cuda_run_shortconv(struct cuda_dev *, const struct dbatch *, const struct cmd_shortconv *);
 int cuda_run_moe(struct cuda_dev *, const struct dbatch *, const struct cmd_moe *);
@@ -424,8 +428,10 @@ static __constant__ volatile uint32_t *crumb_at;
 /*
  * Programmatic dependent launch: a kernel may start while its predecessor ends.
  * Every kernel of this backend calls pdl_wait() before it touches anything that
- * a step computes (weights may be read before), also where it has nothing to
- * read: completion must stay transitive.
+ * a step computes (weights may be read before, and so may step data and pages of
+ * earlier steps: nothing begins beside the kernel that fetches step data), also
+ * where it has nothing to read: completion must stay transitive. A block may end
+ * without it if another of its grid waits.
  */
 template <uint32_t CRUMB> static __device__ __forceinline__ void pdl_wait_at() {
         if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && crumb_at)

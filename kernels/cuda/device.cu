@@ -320,7 +320,7 @@ static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, 
         p->attn = MAX(MIN(MAX(attn, (size_t)ATTN_BYTES_MIN), (size_t)ATTN_BYTES_MAX), one); /* one row at least */
         p->row = ((size_t)max_rows * max_cols * sizeof(float) + 255) & ~(size_t)255;
         p->dequant = MAX((size_t)DEQUANT_BYTES, kpad * 16 * sizeof(float));
-        p->total = p->image + p->attn + p->row + p->dequant;
+        p->total = p->image + p->attn + p->row + p->dequant + CUDA_ENDED * sizeof(uint32_t);
 }
 
 size_t cuda_scratch_bytes(const struct cuda_dev *d) {
@@ -341,8 +341,9 @@ static bool scratch_serves(const struct cuda_dev *d, uint32_t *max_rows, uint32_
         *max_rows = MAX(*max_rows, d->max_rows);
         *max_cols = MAX(*max_cols, d->max_cols);
         scratch_plan(*max_rows, *max_cols, n_head, n_ctx, p);
+        p->total -= p->attn;
         p->attn = MAX(p->attn, d->s_attn_bytes);
-        p->total = p->image + p->attn + p->row + p->dequant;
+        p->total += p->attn;
         return false;
 }
 
@@ -399,6 +400,7 @@ static int dev_reserve(struct k_dev *kd, uint32_t max_rows, uint32_t max_cols, u
         d->s_row = (float *)((uint8_t *)d->s_attn + p.attn);
         d->s_dequant = (uint8_t *)d->s_row + p.row;
         d->s_dequant_bytes = p.dequant;
+        d->s_ended = (uint32_t *)(d->s_dequant + p.dequant);
         d->max_rows = max_rows;
         d->max_cols = max_cols;
         d->n_reserved++;

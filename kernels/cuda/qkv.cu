@@ -6,7 +6,7 @@
  */
 #include <errno.h>
 
-#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/head.cuh"
 
 CUDA_FAMILY(qkv)
 
@@ -15,10 +15,8 @@ enum { QKV_WARPS = 4, QKV_MAX_DIM = 1024 };
 struct qkv_args {
         struct k_qkv_args a;
         struct k_kv kv;
-        const double *freq;
+        struct head_rules rules;
         const float *full; /* [n][2] factors of norms that span all heads */
-        float mscale;
-        uint32_t has_kv, rope_kind, n_dims;
         struct dbatch b;
 };
 
@@ -46,38 +44,6 @@ __global__ void __launch_bounds__(256) full_norm_kernel(const float *q, size_t q
         }
 }
 
-/* Norm and rope of one head in shared memory. */
-static __device__ void head_turn(const qkv_args &g, float *buf, const float *norm, uint32_t norm_cols, float full, const float2 *turns, float scale) {
-        const uint32_t lane = threadIdx.x & 31;
-        if (norm) {
-                float f = full;
-                if (!g.a.norm_full) {
-                        float s = 0;
-                        for (uint32_t c = lane; c < norm_cols; c += 32)
-                                s = __fmaf_rn(buf[c], buf[c], s);
-                        f = rsqrtf(warp_sum(s) / (float)norm_cols + g.a.norm_eps);
-                }
-                for (uint32_t c = lane; c < norm_cols; c += 32)
-                        buf[c] = buf[c] * f * norm[c];
-                __syncwarp();
-        }
-        if (g.rope_kind != K_ROPE_NONE && g.n_dims) {
-                float *r = buf + g.a.rope_off;
-                for (uint32_t i = lane; i < g.n_dims / 2; i += 32) {
-                        uint32_t i0 = g.rope_kind == K_ROPE_HALVES ? i : 2 * i, i1 = g.rope_kind == K_ROPE_HALVES ? i + g.n_dims / 2 : 2 * i + 1;
-                        const float2 u = turns[i];
-                        float x = r[i0], y = r[i1];
-                        r[i0] = x * u.x - y * u.y;
-                        r[i1] = x * u.y + y * u.x;
-                }
-                __syncwarp();
-        }
-        if (scale != 1)
-                for (uint32_t c = lane; c < g.a.dk; c += 32)
-                        buf[c] *= scale;
-        __syncwarp();
-}
-
 __global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
         extern __shared__ __align__(8) float heads_all[]; /* [warps][columns], then the row's turns */
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, item = blockIdx.x * QKV_WARPS + warp, row = blockIdx.y;
@@ -90,29 +56,19 @@ __global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
         const int32_t pos = g.b.pos[row];
         const bool is_k = item >= g.a.n_head && item < g.a.n_head + (g.a.k ? g.a.n_head_kv : 0);
         const uint32_t slot = is_k ? kv_slot(g.b, g.kv, g.b.seq[row], (uint32_t)pos) : UINT32_MAX;
-        if (g.rope_kind != K_ROPE_NONE)
-                for (uint32_t i = threadIdx.x; i < g.n_dims / 2; i += QKV_WARPS * 32) {
-                        /* In double and reduced: angles stay exact at long contexts. */
-                        double turn = (double)pos * g.freq[i];
-                        float sn, cs;
-                        turn -= 6.283185307179586476925 * rint(turn * 0.15915494309189533577);
-                        sincosf((float)turn, &sn, &cs);
-                        turns[i] = make_float2(cs * g.mscale, sn * g.mscale);
-                }
+        for (uint32_t i = threadIdx.x; i < g.rules.n_dims / 2; i += QKV_WARPS * 32)
+                turns[i] = head_angle(g.rules, pos, i);
         __syncthreads();
         pdl_wait();
         if (item >= g.a.n_head && !is_k)
                 return;
         if (item < g.a.n_head) {
                 float *q = g.a.q + row * g.a.q_stride + (size_t)item * g.a.q_head;
-                float scale = 1;
                 for (uint32_t c = lane; c < g.a.dk; c += 32)
                         buf[c] = q[c];
                 __syncwarp();
-                if (g.a.q_temp != 0)
-                        scale = 1 + g.a.q_temp * logf(1 + floorf((float)pos / (float)g.a.q_temp_len));
-                head_turn(g, buf, g.a.q_norm ? g.a.q_norm + (g.a.norm_full ? item * g.a.dk : 0) : NULL, g.a.dk,
-                          g.full ? g.full[2 * row] : 1, turns, scale);
+                head_turn(g.rules, buf, g.a.dk, g.a.q_norm ? g.a.q_norm + (g.a.norm_full ? item * g.a.dk : 0) : NULL, g.a.dk,
+                          g.full ? g.full + 2 * row : NULL, turns, head_q_scale(g.rules, pos));
                 for (uint32_t c = lane; c < g.a.dk; c += 32)
                         q[c] = buf[c];
                 return;
@@ -120,45 +76,25 @@ __global__ void __launch_bounds__(QKV_WARPS * 32) qkv_kernel(const qkv_args g) {
         const uint32_t h = item - g.a.n_head;
         if (g.a.v && g.kv.v) {
                 const float *v = g.a.v + row * g.a.v_stride + (size_t)h * g.a.v_head;
-                float f = 1;
-                if (g.a.v_norm) {
-                        float s = 0;
-                        for (uint32_t c = lane; c < g.a.dv; c += 32)
-                                s = __fmaf_rn(v[c], v[c], s);
-                        f = rsqrtf(warp_sum(s) / (float)g.a.dv + g.a.norm_eps);
-                }
-                if (slot != UINT32_MAX) {
-                        uint8_t *to = (uint8_t *)g.kv.v + (size_t)slot * g.kv.v_row_bytes;
-                        for (uint32_t c0 = 0; c0 < g.a.dv; c0 += 32) {
-                                bool ok = c0 + lane < g.a.dv;
-                                kv_put(g.kv.type_v, to, h * g.a.dv + c0 + lane, ok ? v[c0 + lane] * f : 0, ok);
-                        }
-                }
+                const float f = g.a.v_norm ? head_rms(v, g.a.dv, g.a.norm_eps) : 1;
+                if (slot != UINT32_MAX)
+                        head_put(g.kv.type_v, (uint8_t *)g.kv.v + (size_t)slot * g.kv.v_row_bytes, h * g.a.dv, v, g.a.dv, f);
         }
         const float *k = g.a.k + row * g.a.k_stride + (size_t)h * g.a.k_head;
         for (uint32_t c = lane; c < g.a.dk; c += 32)
                 buf[c] = k[c];
         __syncwarp();
-        head_turn(g, buf, g.a.k_norm ? g.a.k_norm + (g.a.norm_full ? h * g.a.dk : 0) : NULL, g.a.k_norm_cols ? g.a.k_norm_cols : g.a.dk,
-                  g.full ? g.full[2 * row + 1] : 1, turns, 1);
-        if (slot == UINT32_MAX)
-                return;
-        uint8_t *to = (uint8_t *)g.kv.k + (size_t)slot * g.kv.k_row_bytes;
-        for (uint32_t c0 = 0; c0 < g.a.dk; c0 += 32) {
-                bool ok = c0 + lane < g.a.dk;
-                kv_put(g.kv.type_k, to, h * g.a.dk + c0 + lane, ok ? buf[c0 + lane] : 0, ok);
-        }
+        head_turn(g.rules, buf, g.a.dk, g.a.k_norm ? g.a.k_norm + (g.a.norm_full ? h * g.a.dk : 0) : NULL,
+                  g.a.k_norm_cols ? g.a.k_norm_cols : g.a.dk, g.full ? g.full + 2 * row + 1 : NULL, turns, 1);
+        if (slot != UINT32_MAX)
+                head_put(g.kv.type_k, (uint8_t *)g.kv.k + (size_t)slot * g.kv.k_row_bytes, h * g.a.dk, buf, g.a.dk, 1);
 }
 
 int cuda_run_qkv(struct cuda_dev *d, const struct dbatch *b, const struct cmd_qkv *c) {
         qkv_args g = {};
         g.a = c->a;
         g.kv = c->kv;
-        g.freq = c->freq;
-        g.mscale = c->mscale;
-        g.has_kv = c->has_kv;
-        g.rope_kind = c->rope_kind;
-        g.n_dims = c->n_dims;
+        g.rules = head_rules_of(c);
         g.b = *b;
         if (g.a.dk > QKV_MAX_DIM || g.a.dv > QKV_MAX_DIM || (g.a.k && !c->has_kv))
                 return -EINVAL;
@@ -171,5 +107,5 @@ int cuda_run_qkv(struct cuda_dev *d, const struct dbatch *b, const struct cmd_qk
         }
         uint32_t items = g.a.n_head + (g.a.k ? g.a.n_head_kv : 0);
         return launch(d, "rope and KV", qkv_kernel, dim3(DIV_ROUND_UP(items, (uint32_t)QKV_WARPS), b->n), QKV_WARPS * 32,
-                      ((size_t)QKV_WARPS * (MAX(g.a.dk, g.a.dv) + 1 & ~1u) + g.n_dims) * sizeof(float), g);
+                      ((size_t)QKV_WARPS * (MAX(g.a.dk, g.a.dv) + 1 & ~1u) + g.rules.n_dims) * sizeof(float), g);
 }

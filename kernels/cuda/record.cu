@@ -58,7 +58,7 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
         case CMD_HEAD_LINEAR: return cuda_run_head_linear(d, b, (const struct cmd_head_linear *)p);
         case CMD_GLU: return cuda_run_glu(d, b, (const struct cmd_glu *)p);
         case CMD_QKV: return cuda_run_qkv(d, b, (const struct cmd_qkv *)p);
-        case CMD_ATTENTION: return cuda_run_attention(d, b, (const struct cmd_attention *)p);
+        case CMD_ATTENTION: return cuda_run_attention(d, b, (const struct cmd_attention *)p, NULL);
         case CMD_DELTA: return cuda_run_delta(d, b, (const struct cmd_delta *)p);
         case CMD_SHORTCONV: return cuda_run_shortconv(d, b, (const struct cmd_shortconv *)p);
         case CMD_MOE: return run_moe(d, h, NULL);
@@ -72,8 +72,9 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
 
 /*
  * A product and the GLU of it, or a product and the addition that the next norm
- * begins with, or a router and its experts: in one kernel where it can be
- * (linear.cu and moe.cu decide). Commands stay as they were recorded.
+ * begins with, a router and its experts, or rope and attention: in one kernel where
+ * it can be (linear.cu, moe.cu and attention.cu decide). Commands stay as they were
+ * recorded.
  */
 int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
@@ -92,6 +93,10 @@ int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
                 if (h->kind == CMD_LINEAR && next && next->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
                     cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(next + 1))) {
                         r = run_moe(d, next, (const struct cmd_linear *)(h + 1));
+                        at += next->bytes;
+                } else if (h->kind == CMD_QKV && next && next->kind == CMD_ATTENTION &&
+                           cuda_attention_takes(d, &b, (const struct cmd_qkv *)(h + 1), (const struct cmd_attention *)(next + 1))) {
+                        r = cuda_run_attention(d, &b, (const struct cmd_attention *)(next + 1), (const struct cmd_qkv *)(h + 1));
                         at += next->bytes;
                 } else if (h->kind == CMD_NORM && added) {
                         struct cmd_norm n = *(const struct cmd_norm *)(h + 1);

@@ -2,7 +2,9 @@
 /*
  * Rope, KV pages and attention: prompts of several sequences through shuffled
  * pages, then generated rows, against the CPU; and the same bits for any
- * chunking (P) and any company (D).
+ * chunking (P) and any company (D), in results and in the pages: rows of which no
+ * two are of one sequence may have rope and attention in one kernel. Then rows at
+ * the end of a long context, whose splits are merged.
  */
 #include "check.h"
 
@@ -10,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 3, PAGE = 32, PAGES = 128, MAX_POS = 700 };
+enum { SEQ = 3, PAGE = 32, PAGES = 160 };
 
 struct attn {
         const char *name;
@@ -121,41 +123,127 @@ static void step(struct rig *r, struct world *w, uint32_t n, uint32_t n_d, const
         free(h);
 }
 
+static size_t row_bytes(const struct attn *t, uint32_t cols) {
+        size_t n = 0;
+        k_type_row_bytes(t->kv, (uint64_t)t->n_head_kv * cols, &n);
+        return n;
+}
+
+/* Pages in random order, in memory that the caller has; fields of w that depend on the case alone. */
+static void world_open(struct rig *r, const struct attn *t, struct world *w) {
+        size_t kr = row_bytes(t, t->dk), vr = row_bytes(t, t->dv);
+        uint32_t seed = 11;
+
+        w->t = t;
+        w->stride = PAGES;
+        w->tables[0] = w->table;
+        for (uint32_t i = 0; i < SEQ * PAGES; i++)
+                w->table[i] = i;
+        for (uint32_t i = SEQ * PAGES - 1; i > 0; i--) {
+                uint32_t j = rnd(&seed) % (i + 1), x = w->table[i];
+                w->table[i] = w->table[j];
+                w->table[j] = x;
+        }
+        float *hw = random_floats(4096, 5);
+        w->w = both(r, hw, 4096 * sizeof(float));
+        w->sinks = both(r, hw, t->n_head * sizeof(float));
+        free(hw);
+        w->c = (struct k_kv){ .k = w->k.c, .v = t->mla ? NULL : w->v.c, .type_k = t->kv, .type_v = t->kv, .page_tokens = PAGE,
+                              .n_head_kv = t->n_head_kv, .dk = t->dk, .dv = t->dv, .k_row_bytes = kr, .v_row_bytes = vr };
+        w->g = w->c;
+        w->g.k = w->k.g;
+        w->g.v = t->mla ? NULL : w->v.g;
+        w->rope = (struct k_rope_params){ .kind = t->rope, .n_dims = t->mla ? 64 : t->dk, .base = 10000, .freq_scale = t->yarn ? 1.0f / 32 : 1,
+                                          .ext_factor = t->yarn ? 1 : 0, .attn_factor = t->yarn ? 1.3466f : 1, .beta_fast = 32, .beta_slow = 1,
+                                          .n_ctx_orig = 4096 };
+}
+
+static void world_close(struct rig *r, struct world *w) {
+        both_free(r, &w->k);
+        both_free(r, &w->v);
+        both_free(r, &w->w);
+        both_free(r, &w->sinks);
+}
+
+static double limit_of(const struct rig *r, const struct attn *t) {
+        if (t->kv == K_Q8_0)
+                return 1e-2;
+        return t->limit != 0 ? t->limit : t->kv == K_F32 ? (r->exact ? 1e-5 : 2e-3) : r->exact ? 2e-4 : 3e-3;
+}
+
+/* All pages of the GPU, K then V. */
+static float *pages(struct rig *r, const struct world *w, size_t *ret_bytes) {
+        const size_t k = w->k.bytes / 4, v = w->v.bytes / 4;
+        float *a = fetch(r, w->k.g, k), *b = fetch(r, w->v.g, v);
+
+        a = realloc(a, (k + v) * 4);
+        memcpy(a + k, b, v * 4);
+        free(b);
+        *ret_bytes = (k + v) * 4;
+        return a;
+}
+
+/*
+ * Generated rows: alone, then together with rows of their own sequence, then, of
+ * every sequence the last one, in a step of their own. Rows come in the order of
+ * their positions.
+ */
+static void check_generated(struct rig *r, struct world *w, uint32_t n, const uint32_t *seq, const int32_t *pos, const char *what) {
+        const uint32_t cols = w->t->n_head * w->t->dv;
+        struct acts d = acts_new(r, NULL, n, cols), one = acts_new(r, NULL, 1, cols);
+        float *alone = malloc((size_t)n * cols * sizeof(float)), *first, *then, *x;
+        uint32_t last[SEQ], n_last = 0, s[SEQ];
+        int32_t p[SEQ];
+        size_t bytes;
+
+        for (uint32_t i = 0; i < n; i++) {
+                step(r, w, 1, 1, seq + i, pos + i, false, &one);
+                x = fetch(r, one.f.g, cols);
+                memcpy(alone + (size_t)i * cols, x, cols * sizeof(float));
+                free(x);
+        }
+        first = pages(r, w, &bytes);
+        step(r, w, n, n, seq, pos, true, &d);
+        compare(r, what, d.f, n, cols, cols, limit_of(r, w->t));
+        x = fetch(r, d.f.g, (size_t)n * cols);
+        expect(r, memcmp(alone, x, (size_t)n * cols * sizeof(float)) == 0, "%s: alone = in company", what);
+        then = pages(r, w, &bytes);
+        expect(r, memcmp(first, then, bytes) == 0, "%s: pages alone = in company", what);
+        free(x);
+        free(then);
+        for (uint32_t i = 0; i < n; i++)
+                if (i + 1 == n || seq[i + 1] != seq[i]) {
+                        s[n_last] = seq[i];
+                        p[n_last] = pos[i];
+                        last[n_last++] = i;
+                }
+        struct acts each = acts_new(r, NULL, n_last, cols);
+        bool same = true;
+        step(r, w, n_last, n_last, s, p, false, &each);
+        x = fetch(r, each.f.g, (size_t)n_last * cols);
+        for (uint32_t i = 0; i < n_last; i++)
+                same = same && memcmp(x + (size_t)i * cols, alone + (size_t)last[i] * cols, cols * sizeof(float)) == 0;
+        then = pages(r, w, &bytes);
+        expect(r, same && memcmp(first, then, bytes) == 0, "%s: one of each sequence", what);
+        free(x);
+        free(then);
+        free(first);
+        free(alone);
+        acts_free(r, &d);
+        acts_free(r, &one);
+        acts_free(r, &each);
+}
+
 static void check_case(struct rig *r, const struct attn *t) {
         static uint32_t seq[512];
         static int32_t pos[512];
-        struct world w = { .t = t, .stride = PAGES };
-        size_t kr = 0, vr = 0;
+        struct world w = { .k = both_poison(r, (size_t)SEQ * PAGES * PAGE * row_bytes(t, t->dk) / 4 + 1),
+                           .v = both_poison(r, (size_t)SEQ * PAGES * PAGE * row_bytes(t, t->dv) / 4 + 1) };
         char what[120];
-        double limit = t->limit != 0 ? t->limit : t->kv == K_F32 ? (r->exact ? 1e-5 : 2e-3) : r->exact ? 2e-4 : 3e-3;
-        uint32_t seed = 11, cols = t->n_head * t->dv, n = 0;
+        double limit = limit_of(r, t);
+        uint32_t cols = t->n_head * t->dv, n = 0;
 
-        if (t->kv == K_Q8_0)
-                limit = 1e-2;
-        w.tables[0] = w.table;
-        for (uint32_t i = 0; i < SEQ * PAGES; i++)
-                w.table[i] = i;
-        for (uint32_t i = SEQ * PAGES - 1; i > 0; i--) {
-                uint32_t j = rnd(&seed) % (i + 1), x = w.table[i];
-                w.table[i] = w.table[j];
-                w.table[j] = x;
-        }
-        k_type_row_bytes(t->kv, (uint64_t)t->n_head_kv * t->dk, &kr);
-        k_type_row_bytes(t->kv, (uint64_t)t->n_head_kv * t->dv, &vr);
-        w.k = both_poison(r, (size_t)SEQ * PAGES * PAGE * kr / 4 + 1);
-        w.v = both_poison(r, (size_t)SEQ * PAGES * PAGE * vr / 4 + 1);
-        float *hw = random_floats(4096, 5);
-        w.w = both(r, hw, 4096 * sizeof(float));
-        w.sinks = both(r, hw, t->n_head * sizeof(float));
-        w.c = (struct k_kv){ .k = w.k.c, .v = t->mla ? NULL : w.v.c, .type_k = t->kv, .type_v = t->kv, .page_tokens = PAGE,
-                             .n_head_kv = t->n_head_kv, .dk = t->dk, .dv = t->dv, .k_row_bytes = kr, .v_row_bytes = vr };
-        w.g = w.c;
-        w.g.k = w.k.g;
-        w.g.v = t->mla ? NULL : w.v.g;
-        w.rope = (struct k_rope_params){ .kind = t->rope, .n_dims = t->mla ? 64 : t->dk, .base = 10000, .freq_scale = t->yarn ? 1.0f / 32 : 1,
-                                         .ext_factor = t->yarn ? 1 : 0, .attn_factor = t->yarn ? 1.3466f : 1, .beta_fast = 32, .beta_slow = 1,
-                                         .n_ctx_orig = 4096 };
-
+        world_open(r, t, &w);
         /* prompts: 400, 37 and 1 tokens side by side; an encoder must have each sequence whole */
         const int32_t len[SEQ] = { r->tiny ? 70 : 400, r->tiny ? 20 : 37, 1 };
         for (uint32_t s = 0; s < SEQ; s++)
@@ -191,33 +279,55 @@ static void check_case(struct rig *r, const struct attn *t) {
                         seq[dn] = s;
                         pos[dn++] = len[s];
                 }
-                struct acts d = acts_new(r, NULL, dn, cols), one = acts_new(r, NULL, 1, cols);
-                step(r, &w, dn, dn, seq, pos, true, &d);
                 snprintf(what, sizeof(what), "attention %s, generated", t->name);
-                compare(r, what, d.f, dn, cols, cols, limit);
-                float *x = fetch(r, d.f.g, (size_t)dn * cols);
-                same = true;
-                for (uint32_t i = 0; i < dn; i++) {
-                        step(r, &w, 1, 1, seq + i, pos + i, false, &one);
-                        float *y = fetch(r, one.f.g, cols);
-                        same = same && memcmp(y, x + (size_t)i * cols, cols * sizeof(float)) == 0;
-                        free(y);
-                }
-                expect(r, same, "%s: alone = in company", what);
-                free(x);
-                acts_free(r, &d);
-                acts_free(r, &one);
+                check_generated(r, &w, dn, seq, pos, what);
         }
         free(whole);
-        free(hw);
         acts_free(r, &o);
-        both_free(r, &w.k);
-        both_free(r, &w.v);
-        both_free(r, &w.w);
-        both_free(r, &w.sinks);
+        world_close(r, &w);
+}
+
+/* Pages full of moderate numbers of the type. */
+static struct pair random_pages(struct rig *r, const struct attn *t, uint32_t cols, uint32_t seed) {
+        const size_t bytes = ((size_t)SEQ * PAGES * PAGE * row_bytes(t, cols) + 3) & ~(size_t)3;
+        const size_t block = t->kv == K_Q8_0 ? 34 : t->kv == K_Q4_0 ? 18 : 2;
+        uint8_t *h = malloc(bytes);
+
+        for (size_t i = 0; i < bytes; i++)
+                h[i] = (uint8_t)rnd(&seed);
+        for (size_t i = 0; i + block <= bytes; i += block) /* its f16, or the block's: between 1/16 and 1/8, or a hundredth of that; of either sign */
+                h[i + 1] = (uint8_t)((h[i + 1] & 0x83) | (block == 34 ? 0x14 : 0x2c));
+        struct pair p = both(r, h, bytes);
+        free(h);
+        return p;
+}
+
+static const struct attn deep[] = {
+        { .name = "llama", .n_head = 8, .n_head_kv = 2, .dk = 128, .dv = 128, .kv = K_F16, .rope = K_ROPE_ADJACENT },
+        { .name = "eight heads a KV head", .n_head = 16, .n_head_kv = 2, .dk = 128, .dv = 128, .kv = K_F16, .rope = K_ROPE_HALVES, .qk_norm = true },
+        { .name = "twelve", .n_head = 12, .n_head_kv = 1, .dk = 128, .dv = 128, .kv = K_Q8_0, .rope = K_ROPE_HALVES },
+        { .name = "sinks", .n_head = 16, .n_head_kv = 1, .dk = 64, .dv = 64, .kv = K_F16, .rope = K_ROPE_HALVES, .sinks = true },
+        { .name = "three", .n_head = 3, .n_head_kv = 1, .dk = 64, .dv = 64, .kv = K_Q4_0, .rope = K_ROPE_HALVES, .limit = 0.12 },
+        { .name = "gate", .n_head = 4, .n_head_kv = 2, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .gate = true, .qk_norm = true },
+        { .name = "window", .n_head = 4, .n_head_kv = 1, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 1000, .softcap = 5 },
+};
+
+/* Far ends of sequences: nearly all their splits; the last positions of a split and of a tile, and the first ones of the next. */
+static void check_deep(struct rig *r, const struct attn *t) {
+        const uint32_t seq[] = { 0, 0, 0, 0, 1, 1, 2 };
+        const int32_t pos[] = { 4862, 4863, 4864, 4865, 1087, 1088, 5119 };
+        struct world w = { .k = random_pages(r, t, t->dk, 3), .v = random_pages(r, t, t->dv, 4) };
+        char what[120];
+
+        world_open(r, t, &w);
+        snprintf(what, sizeof(what), "attention %s, far on", t->name);
+        check_generated(r, &w, 7, seq, pos, what);
+        world_close(r, &w);
 }
 
 void check_attention(struct rig *r) {
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
                 check_case(r, &cases[i]);
+        for (size_t i = 0; i < sizeof(deep) / sizeof(*deep) && !r->tiny; i++)
+                check_deep(r, &deep[i]);
 }
