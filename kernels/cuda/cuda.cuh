@@ -396,6 +396,13 @@ struct matmul {
 };
 int cuda_matmul(struct cuda_dev *, const struct matmul *);
 int cuda_matmul_sm90(struct cuda_dev *, const struct matmul *); /* d->sm90 only */
+/*
+ * The same bits from the packed matrices themselves, one type and n_out of them, or the experts of one. m has what they
+ * share; w, n, w_scale, bias and y are those of 'out'. For matrices that cuda_direct_takes(): with more rows (of an expert:
+ * on average) decoding once is cheaper.
+ */
+bool cuda_direct_takes(const struct cuda_dev *, const struct k_weight *w, uint32_t n_rows);
+int cuda_matmul_direct(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const struct matmul *m);
 
 /*
  * Which kernel a lost device was in: nothing of the device can be read then. So
@@ -412,7 +419,7 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
         X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(delta) X(dequant) X(embed) X(graph) \
-        X(linear) X(matmul) X(matmul_sm90) X(matvec) X(matvec_a) X(matvec_b) X(matvec_c) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(linear) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec) X(matvec_a) X(matvec_b) X(matvec_c) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);
 CUDA_FAMILIES(X)

@@ -49,7 +49,8 @@ static const char *dev_where(struct k_dev *kd, char buf[64]) {
         const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
                 "attention.cu", "attention_mma.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu", "linear.cu", "matmul.cu",
-                "matmul_sm90.cu", "matvec.cu", "matvec.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu", "moe.cu", "moe.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
+                "matmul_direct.cu", "matmul_sm90.cu", "matvec.cu", "matvec.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu", "moe.cu",
+                "moe.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
                 "fault.cu", /* tests/fault: kernels that fail */
         };
         const uint32_t c = d->crumb ? *d->crumb : 0;

@@ -3,8 +3,9 @@
  * Which kernel computes which part of a product:
  *   role D: planes -> int8 tensor cores (matvec); float weights -> f32; lattice
  *           types -> decoded to f32 a slice at a time, then f32
- *   role P: F32 weights -> f32; all others -> decoded to f16 a slice at a time
- *           (a slice stays in L2), then f16 tensor cores with f32 sums
+ *   role P: F32 weights -> f32; all others -> f16 tensor cores with f32 sums, from
+ *           weights decoded to f16 where they are multiplied (few rows, Hopper) or
+ *           a slice at a time before (a slice stays in L2): same bits
  *   exact:  decoded to f32, f32
  */
 #include <errno.h>
@@ -43,27 +44,55 @@ int cuda_linear_f32(struct cuda_dev *d, const struct linear_out *o, const float 
         return 0;
 }
 
-/* y rows from P images. */
-static int linear_p(struct cuda_dev *d, const struct linear_out *o, const uint8_t *image, uint32_t kpad, uint32_t n_rows, float *y) {
+/* y rows from P images, by way of f16 weights. */
+static int linear_f16(struct cuda_dev *d, const struct linear_out *o, const uint8_t *image, uint32_t kpad, uint32_t n_rows) {
         const struct k_weight *w = &o->w;
         uint32_t step = slice_rows(d, kpad, sizeof(__half), w->rows);
+        struct matmul m = {};
         int r;
 
+        m.x = image;
+        m.m = n_rows;
+        m.k = m.k_image = kpad;
+        m.w_scale = w->scale;
+        m.y_stride = o->y_stride;
+        m.w = (const __half *)d->s_dequant;
+        m.w_stride = kpad;
         for (uint32_t r0 = 0; r0 < w->rows; r0 += step) {
-                struct matmul m = {};
                 m.n = MIN(step, w->rows - r0);
                 if ((r = cuda_dequant(d, w, 0, r0, m.n, d->s_dequant, K_F16, kpad)) < 0)
                         return r;
-                m.x = image;
-                m.w = (const __half *)d->s_dequant;
-                m.w_stride = kpad;
-                m.m = n_rows;
-                m.k = m.k_image = kpad;
-                m.w_scale = w->scale;
                 m.bias = o->bias ? o->bias + r0 : NULL;
-                m.y = y + r0;
-                m.y_stride = o->y_stride;
+                m.y = o->y + r0;
                 if ((r = cuda_matmul(d, &m)) < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* The n_p rows of role P of a product's outputs; those decoded where they are multiplied go type by type, one launch each. */
+static int linear_p(struct cuda_dev *d, const struct cmd_linear *c, const uint8_t *image, uint32_t kpad, uint32_t n_p) {
+        struct linear_out o[K_LINEAR_MAX];
+        struct matmul m = {};
+        bool done[K_LINEAR_MAX] = {};
+        int r;
+
+        m.x = image;
+        m.m = n_p;
+        m.k = m.k_image = kpad;
+        for (uint32_t i = 0; i < c->n_out; i++) {
+                uint32_t n = 0;
+                if (done[i] || c->out[i].w.type == K_F32)
+                        continue;
+                const bool direct = cuda_direct_takes(d, &c->out[i].w, n_p);
+                for (uint32_t j = i; j < (direct ? c->n_out : i + 1); j++) {
+                        if (j > i && (c->out[j].w.type != c->out[i].w.type || !cuda_direct_takes(d, &c->out[j].w, n_p)))
+                                continue;
+                        o[n] = c->out[j];
+                        o[n++].y += c->n_d * c->out[j].y_stride;
+                        done[j] = true;
+                }
+                if ((r = direct ? cuda_matmul_direct(d, o, n, &m) : linear_f16(d, o, image, kpad, n_p)) < 0)
                         return r;
         }
         return 0;
@@ -180,12 +209,7 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_
                 if ((r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with)) < 0)
                         return r;
         }
-        for (uint32_t i = 0; n_p && i < c->n_out; i++) {
-                const struct linear_out *o = &c->out[i];
-                if (!d->exact && o->w.type != K_F32 && (r = linear_p(d, o, image_p, kpad, n_p, o->y + c->n_d * o->y_stride)) < 0)
-                        return r;
-        }
-        return 0;
+        return n_p && !d->exact ? linear_p(d, c, image_p, kpad, n_p) : 0;
 }
 
 /* ---- per head ---------------------------------------------------------------------------- */

@@ -219,9 +219,24 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
         /* Whole experts, as many as there is room for; of one that is too large, a slice of its rows. */
         const size_t fit = m->d->s_dequant_bytes / (kpad * sizeof(__half)); /* rows */
         const uint32_t at_once = (uint32_t)MIN(MAX(fit / w->rows, (size_t)1), (size_t)X), step = fit >= w->rows ? w->rows : (uint32_t)(fit & ~(size_t)15);
+        struct matmul p = {};
         uint32_t e0 = 0, r0 = 0;
         int r;
 
+        p.x = x;
+        p.k = p.k_image = kpad;
+        p.m = n_rows; /* the most that one expert can have */
+        p.m_all = n_rows * m->c->a.n_used;
+        p.w_scale = w->scale;
+        p.bias_group = w->rows;
+        p.y_stride = y_stride;
+        p.y_row = y_row;
+        p.group_start = m->s.list[1].first;
+        if (cuda_direct_takes(m->d, w, DIV_ROUND_UP(p.m_all, X))) {
+                const struct linear_out o = {*w, bias, y, y_stride};
+                p.n_group = X;
+                return cuda_matmul_direct(m->d, &o, 1, &p);
+        }
         if (step == 0)
                 return -E2BIG;
         while (e0 < X) {
@@ -230,23 +245,13 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                                     : cuda_dequant(m->d, w, e0, r0, rows, m->d->s_dequant, K_F16, kpad);
                 if (r < 0)
                         return r;
-                struct matmul p = {};
-                p.x = x;
-                p.k = p.k_image = kpad;
                 p.w = (const __half *)m->d->s_dequant;
                 p.w_stride = kpad;
-                p.m = n_rows; /* the most that one expert can have */
-                p.m_all = n_rows * m->c->a.n_used;
                 p.n = rows;
-                p.w_scale = w->scale;
                 p.bias = bias ? bias + r0 : NULL;
-                p.bias_group = w->rows;
                 p.y = y + r0;
-                p.y_stride = y_stride;
-                p.y_row = y_row;
                 p.n_group = n;
                 p.group0 = e0;
-                p.group_start = m->s.list[1].first;
                 p.w_group = one;
                 if ((r = cuda_matmul(m->d, &p)) < 0)
                         return r;

@@ -111,9 +111,56 @@ int matrix_new(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint3
                 return -1;
         uint8_t *file = must(h_malloc(row * rows * n_expert));
         random_blocks(t, (size_t)rows * cols * n_expert, file, seed);
+        matrix_of(r, t, rows, cols, n_expert, embedding, file, ret);
+        free(file);
+        return 0;
+}
+
+void matrix_of(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool embedding, const uint8_t *file,
+               struct matrix *ret) {
+        size_t row = 0;
+        k_type_row_bytes(t, cols, &row);
         ret->mem_c = pack(r->cpu, t, rows, cols, n_expert, embedding, file, row * rows, &ret->c);
         ret->mem_g = pack(r->gpu, t, rows, cols, n_expert, embedding, file, row * rows, &ret->g);
+}
+
+/* Bytes whose bits 6 (f16) or 7 (exponent) say that a block's scale is 2 or more. */
+static void tame(enum k_type t, uint8_t *block) {
+        switch (t) {
+        case K_Q4_0: case K_Q8_0: block[1] &= 0xbf; break;
+        case K_MXFP4: block[0] &= 0x7f; break;
+        case K_Q4_K: block[1] &= 0xbf; block[3] &= 0xbf; break;
+        case K_Q6_K: block[209] &= 0xbf; break;
+        case K_TQ2_0: block[65] &= 0xbf; break;
+        case K_TQ1_0: block[53] &= 0xbf; break;
+        default: break;
+        }
+}
+
+int matrix_twins(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool wild, uint32_t seed, struct matrix *ret,
+                 struct matrix *twin) {
+        const uint32_t block = k_type_block(t), bytes = k_type_bytes(t);
+        const size_t n = (size_t)rows * cols * n_expert;
+        size_t row;
+
+        if (!k_type_row_bytes(t, cols, &row))
+                return -1;
+        uint8_t *file = must(h_malloc(row * rows * n_expert)), *half = must(h_malloc(n * 2));
+        for (size_t i = 0, b = 0; i < n; i += block, b += bytes) {
+                float v[256];
+                for (uint32_t k = 0; k < bytes; k++)
+                        file[b + k] = (uint8_t)(rnd(&seed) >> 7);
+                if (!wild || i / block % 3)
+                        tame(t, file + b);
+                k_decode(t, file + b, v, block);
+                for (uint32_t k = 0; k < block; k++)
+                        v[k] = fminf(fmaxf(v[k], -65504.0f), 65504.0f);
+                k_encode(K_F16, v, half + 2 * i, block);
+        }
+        matrix_of(r, t, rows, cols, n_expert, false, file, ret);
+        matrix_of(r, K_F16, rows, cols, n_expert, false, half, twin);
         free(file);
+        free(half);
         return 0;
 }
 

@@ -37,6 +37,15 @@ struct matrix {
         void *mem_c, *mem_g;
 };
 int matrix_new(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool embedding, uint32_t seed, struct matrix *ret);
+/* The same from blocks as a file has them, one matrix behind the other. */
+void matrix_of(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool embedding, const uint8_t *file,
+               struct matrix *ret);
+/*
+ * Random bytes as blocks of t, any scale: with wild all, without it those below 2 (a power of two that no type's products bring out of
+ * f16's range). twin: the same weights, rounded to f16 and clamped to its range.
+ */
+int matrix_twins(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n_expert, bool wild, uint32_t seed, struct matrix *ret,
+                 struct matrix *twin);
 void matrix_free(struct rig *r, struct matrix *m);
 
 /* An activation of n rows on both, from host values (NULL: poison). */

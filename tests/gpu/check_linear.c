@@ -126,6 +126,35 @@ static void check_embed(struct rig *r, enum k_type t) {
         matrix_free(r, &m);
 }
 
+/* A product of role P has the bits of the same weights in f16, whatever decodes them, where, for however many rows. */
+static void check_twins(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n, bool wild) {
+        struct matrix m, twin;
+
+        if (matrix_twins(r, t, rows, cols, 1, wild, rows + cols + n, &m, &twin) < 0)
+                return;
+        float *hx = random_floats((size_t)n * cols, n + cols), *hb = random_floats(rows, rows);
+        struct pair bias = both(r, hb, rows * sizeof(float)), y = both_poison(r, (size_t)n * rows), y2 = both_poison(r, (size_t)n * rows);
+        struct acts x = acts_new(r, hx, n, cols);
+        linear_once(r, &m, &x, y, 0, n, 0, NULL, bias, true, 0);
+        linear_once(r, &twin, &x, y2, 0, n, 0, NULL, bias, true, 0);
+        float *a = fetch(r, y.g, (size_t)n * rows), *b = fetch(r, y2.g, (size_t)n * rows);
+        size_t at = 0;
+        while (at < (size_t)n * rows && memcmp(a + at, b + at, sizeof(float)) == 0)
+                at++;
+        expect(r, at == (size_t)n * rows, "linear %s [%u, %u] n %u, role P%s: as f16 weights (%zu: %.9g, %.9g)", k_type_name(t), rows, cols, n,
+               wild ? ", any scale" : "", at, at < (size_t)n * rows ? (double)a[at] : 0, at < (size_t)n * rows ? (double)b[at] : 0);
+        free(a);
+        free(b);
+        acts_free(r, &x);
+        both_free(r, &y);
+        both_free(r, &y2);
+        both_free(r, &bias);
+        matrix_free(r, &m);
+        matrix_free(r, &twin);
+        free(hx);
+        free(hb);
+}
+
 /* Three weights of one input, two types, in one call; the second reader finds the image made. */
 static void check_several(struct rig *r) {
         enum { N = 11, COLS = 512 };
@@ -181,5 +210,17 @@ void check_linear(struct rig *r) {
                 check_shape(r, K_F16, 31, 200, widths[i]);
         }
         check_shape(r, K_Q8_0, 300, 512, 200);
+        static const enum k_type packed[] = { K_Q4_0, K_Q8_0, K_MXFP4, K_Q4_K, K_Q6_K, K_TQ1_0, K_TQ2_0 };
+        for (size_t i = 0; i < ELEMENTSOF(packed) && !r->exact; i++) {
+                check_twins(r, packed[i], 48, 256, 5, true);
+                if (r->tiny)
+                        continue;
+                check_twins(r, packed[i], 130, 1024, 64, false);
+                check_twins(r, packed[i], 250, 2304, 129, true);
+                check_twins(r, packed[i], 384, 512, 300, false);
+                check_twins(r, packed[i], 6000, 512, 300, true); /* as many blocks as make the larger tiles worth it */
+                if (k_type_block(packed[i]) == 32)
+                        check_twins(r, packed[i], 129, 2880, 70, false);
+        }
         check_several(r);
 }

@@ -92,6 +92,38 @@ static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
         free(hb);
 }
 
+/* P rows have the bits of the same experts in f16. One expert is chosen by every row, so it has several tiles of them. */
+static void twins_case(struct rig *r, enum k_type t, uint32_t d, uint32_t ff, uint32_t n) {
+        const struct moe c = { t, 24, 2, d, ff, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
+        struct matrix m[3], twin[3];
+        float *hx = random_floats((size_t)n * d, 3), *hr = random_floats((size_t)n * c.n_expert, 4), *hb = random_floats(65536, 5);
+
+        for (uint32_t i = 0; i < n; i++)
+                hr[i * c.n_expert + 3] += 10;
+        for (uint32_t i = 0; i < 3; i++)
+                matrix_twins(r, t, i == 2 ? d : ff, i == 2 ? ff : d, c.n_expert, false, i, &m[i], &twin[i]);
+        struct pair bias = both(r, hb, 65536 * 4), route = both(r, hr, (size_t)n * c.n_expert * 4), y = both_poison(r, (size_t)n * d);
+        struct acts x = acts_new(r, hx, n, d);
+        run(r, &c, &m[0], &m[1], &m[2], bias, &x, route, y, 0, n, 0, false);
+        float *a = fetch(r, y.g, (size_t)n * d);
+        run(r, &c, &twin[0], &twin[1], &twin[2], bias, &x, route, y, 0, n, 0, false);
+        float *b = fetch(r, y.g, (size_t)n * d);
+        expect(r, memcmp(a, b, (size_t)n * d * 4) == 0, "moe %s, %u -> %u, n %u, role P: as f16 weights", k_type_name(t), d, ff, n);
+        free(a);
+        free(b);
+        acts_free(r, &x);
+        both_free(r, &bias);
+        both_free(r, &route);
+        both_free(r, &y);
+        for (int i = 0; i < 3; i++) {
+                matrix_free(r, &m[i]);
+                matrix_free(r, &twin[i]);
+        }
+        free(hx);
+        free(hr);
+        free(hb);
+}
+
 static void head_case(struct rig *r, enum k_type t, uint32_t heads, uint32_t rows, uint32_t cols, uint32_t n) {
         struct matrix m;
         uint32_t tail = 6, xh = cols + tail, yh = rows + tail;
@@ -133,6 +165,11 @@ void check_moe(struct rig *r) {
         static const struct moe large = { K_Q4_0, 2, 1, 8192, 4400, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
         if (!r->tiny)
                 moe_case(r, &large, 5);
+        if (!r->exact) {
+                twins_case(r, K_MXFP4, 96, r->tiny ? 160 : 992, r->tiny ? 6 : 300);
+                twins_case(r, K_Q4_K, 512, 256, r->tiny ? 6 : 200);
+                twins_case(r, K_Q6_K, 256, 768, r->tiny ? 6 : 70);
+        }
         head_case(r, K_F32, 4, 24, 40, 3);
         head_case(r, K_Q8_0, 8, 64, 128, 5);
         head_case(r, K_Q4_K, 4, 40, 256, 40);

@@ -3,6 +3,7 @@
  * bench: tokens per second with fixed tokens and no sampling, medians of
  * --repeat runs after one that isn't counted. 'depth' tokens are in the cache
  * before prefill and decode are timed; 'batch' sequences decode side by side.
+ * --halves: prompts of half the length are timed too, of a quarter and so on.
  */
 #include <string.h>
 #include <sys/prctl.h>
@@ -59,16 +60,16 @@ static void drop_sequences(struct bench *b, uint32_t n) {
                 eng_seq_free(b->p->context, b->seq[i]);
 }
 
-static int time_prefill(struct bench *b, double *ret) {
+static int time_prefill(struct bench *b, uint32_t n, double *ret) {
         double t0;
         int r = new_sequences(b, 1);
 
         if (r == 0)
                 r = fill_depth(b, 1);
         t0 = now_seconds();
-        if (r == 0 && b->o->prefill)
-                r = feed(b->p, b->o, b->seq[0], b->ids, b->o->prefill, ENG_ROLE_PROMPT, false, ignore_row, NULL);
-        *ret = b->o->prefill / (now_seconds() - t0);
+        if (r == 0)
+                r = feed(b->p, b->o, b->seq[0], b->ids, n, ENG_ROLE_PROMPT, false, ignore_row, NULL);
+        *ret = n / (now_seconds() - t0);
         drop_sequences(b, 1);
         return r;
 }
@@ -138,16 +139,23 @@ static int run(struct bench *b, double *ret_prefill, double *ret_decode) {
         int r = pre && dec ? 0 : 71;
 
         if (r == 0 && b->o->prefill)
-                r = time_prefill(b, &warm);
+                r = time_prefill(b, b->o->prefill, &warm);
         for (uint32_t i = 0; r == 0 && i < k; i++) {
                 if (b->o->prefill)
-                        r = time_prefill(b, &pre[i]);
+                        r = time_prefill(b, b->o->prefill, &pre[i]);
                 if (r == 0 && b->o->decode)
                         r = time_decode(b, &dec[i]);
         }
         if (r == 0) {
                 *ret_prefill = median(pre, k);
                 *ret_decode = median(dec, k);
+        }
+        for (uint32_t n = b->o->prefill / 2; r == 0 && b->o->halves && n >= 16; n /= 2) {
+                r = time_prefill(b, n, &warm);
+                for (uint32_t i = 0; r == 0 && i < k; i++)
+                        r = time_prefill(b, n, &pre[i]);
+                if (r == 0)
+                        printf("prefill %u at depth %u: %.1f tok/s\n", n, b->o->depth, median(pre, k));
         }
         free(pre);
         free(dec);

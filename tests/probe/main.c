@@ -15,7 +15,7 @@ static const struct { const char *name; int (*run)(const struct options *); cons
         { "detokenize", cmd_detokenize, "--model F --jsonl F" },
         { "render", cmd_render, "--template F --jsonl F" },
         { "dequant", cmd_dequant, "--type T --in F --out F.f32" },
-        { "bench", cmd_bench, "--model F [--prefill 512] [--decode 128] [--depth 0] [--batch 1] [--repeat 3] [--json]" },
+        { "bench", cmd_bench, "--model F [--prefill 512] [--decode 128] [--depth 0] [--batch 1] [--repeat 3] [--halves] [--json]" },
         { "suite", cmd_suite, "--model F [--decode 128] [--depth 8192] [--repeat 3]: a model's figures, a JSON line each" },
         { "mtp", cmd_mtp, "--model F --tokens 1,2,3 --out F.npy" },
         { "embed", cmd_embed, "--model F --tokens 1,2,3 --out F.npy [--normalize]" },
@@ -98,7 +98,7 @@ static int parse(int argc, char **argv, struct options *o) {
         };
         struct { const char *name; bool *at; } flags[] = {
                 { "exact", &o->exact }, { "no-special", &o->no_special }, { "json", &o->json },
-                { "normalize", &o->normalize },
+                { "normalize", &o->normalize }, { "halves", &o->halves },
         };
         struct option longs[ELEMENTSOF(strings) + ELEMENTSOF(numbers) + ELEMENTSOF(flags) + 6] = {
                 { "backend", required_argument, NULL, BACKEND }, { "kv", required_argument, NULL, KV },
