@@ -154,8 +154,9 @@ struct cuda_dev {
         size_t smem_sm, smem_block; /* shared memory of a multiprocessor, and the most of a block */
         cudaStream_t stream;
         char describe[400], error[300];
+        struct k_tune_table tuned; /* tune.cu */
         bool lost, full_edge; /* full_edge: the next launch begins only when all before it is done */
-        volatile uint32_t *crumb; /* pinned: the last kernel begun */
+        volatile uint32_t *crumb; /* pinned: the last kernel begun; [CUDA_CRUMB_GO] is measure.cu's */
 
         uint8_t *stage_host[2], *stage_dev; /* step data: pinned, twice, and the device's copy */
         uint8_t *stage_to; /* where this step's is gathered: one of the two, or one of post's */
@@ -261,6 +262,27 @@ void cuda_ring_begin(struct cuda_dev *d);
 int cuda_ring_enter(struct cuda_dev *d, struct k_weight *w);
 int cuda_ring_leave(struct cuda_dev *d);
 void cuda_ring_close(struct cuda_dev *d);
+
+/* tune.cu: how a product of role D is launched. What doesn't fit the card's shared memory is launched as if nothing was chosen. */
+enum cuda_grid : uint32_t {
+        CUDA_GRID_RESIDENT, /* as many blocks as are resident */
+        CUDA_GRID_EVEN,     /* no more of them than are needed for as many rounds: all have the same work */
+        CUDA_GRID_UNITS,    /* one for each unit of work */
+};
+enum cuda_many : uint32_t { CUDA_MANY_RULE, CUDA_MANY_8, CUDA_MANY_2X8, CUDA_MANY_2X16 }; /* row groups side by side x columns */
+struct matvec_choice {
+        uint32_t groups;    /* row groups of 16 (or two, side by side) that a team of warps has in a unit */
+        uint32_t per_sm;    /* most blocks of a multiprocessor; 0: what fits */
+        cuda_grid grid;
+        uint32_t deep;      /* a ring of more tiles */
+        cuda_many many;
+};
+struct moe_choice { uint32_t up_alone, down_alone; }; /* pairs one by one */
+enum { MOE_SUM_ROWS = 4 }; /* with at most so many rows down's are, if nothing is chosen */
+uint32_t cuda_variants(struct k_dev *, const struct k_tune_key *, const char *const **ret_names);
+int cuda_tune(struct k_dev *, const struct k_tune_choice *, uint32_t n);
+struct matvec_choice cuda_matvec_choice(const struct cuda_dev *, enum k_type, uint32_t rows, uint32_t cols, uint32_t n);
+struct moe_choice cuda_moe_choice(const struct cuda_dev *, enum k_type, uint32_t ff, uint32_t cols, uint32_t n);
 
 /* host.cu */
 int cuda_host_check(struct cuda_dev *d); /* after a synchronization */

@@ -505,6 +505,8 @@ const struct k_ops cuda_ops_table = {
         .graph_run = cuda_graph_run,
         .graph_free = cuda_graph_free,
         .graph_bytes = cuda_graph_bytes,
+        .variants = cuda_variants,
+        .tune = cuda_tune,
 };
 
 extern "C" const struct k_ops *k_cuda_ops(void) { return &cuda_ops_table; }

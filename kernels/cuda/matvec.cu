@@ -48,17 +48,42 @@ static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uin
         a->ks_inverse = DIV_ROUND_UP(65536u, a->ks);
 }
 
-static int matvec_launch(struct cuda_dev *d, enum k_type t, const matvec_args &a, uint32_t teams) {
-        const uint32_t jobs = a.jobs.expert || a.jobs.per_expert ? a.jobs.n_job : 1, warps = teams * a.ks;
+static int matvec_try(struct cuda_dev *d, enum k_type t, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         int r;
 
-        if (jobs == 0 || a.jobs.n == 0)
-                return 0;
         if ((r = cuda_matvec_a(d, t, a, warps, jobs)) <= 0)
                 return r;
         if ((r = cuda_matvec_b(d, t, a, warps, jobs)) <= 0)
                 return r;
         return cuda_matvec_c(d, t, a, warps, jobs);
+}
+
+static const struct matvec_choice plain = {1, 0, CUDA_GRID_RESIDENT, 0, CUDA_MANY_RULE};
+static bool is_plain(const struct matvec_choice &c) {
+        return c.groups == plain.groups && c.per_sm == plain.per_sm && c.grid == plain.grid && c.deep == plain.deep && c.many == plain.many;
+}
+
+/* As was chosen for a product of its shape (kernels/tune.h), or, where this one's tiles then don't fit, as if nothing was. */
+static int matvec_launch(struct cuda_dev *d, const struct k_weight *w, matvec_args *a, uint32_t teams) {
+        const bool lists = a->jobs.expert || a->jobs.per_expert;
+        const uint32_t jobs = lists ? a->jobs.n_job : 1;
+        uint32_t rows = 0;
+        int r;
+
+        if (jobs == 0 || a->jobs.n == 0)
+                return 0;
+        for (uint32_t i = 0; i < a->n_out; i++)
+                rows += a->out[i].rows;
+        a->how = lists ? plain : cuda_matvec_choice(d, w->type, rows, w->cols, a->jobs.n);
+        for (;; a->how = plain) {
+                if (!a->glu) {
+                        a->per_unit = teams * a->how.groups;
+                        a->n_unit = DIV_ROUND_UP(a->n_rg, a->per_unit);
+                }
+                r = matvec_try(d, w->type, *a, teams * a->ks, jobs);
+                if (r <= 0 || is_plain(a->how))
+                        return r;
+        }
 }
 
 static int matvec_same_type(struct cuda_dev *d, const struct linear_out *const *out, uint32_t n_out, const uint8_t *image,
@@ -67,10 +92,7 @@ static int matvec_same_type(struct cuda_dev *d, const struct linear_out *const *
         int r;
 
         matvec_fill(&a, out, n_out, image, kpad, jobs, with);
-        uint32_t teams = MAX(1u, 8 / a.ks);
-        a.per_unit = teams;
-        a.n_unit = DIV_ROUND_UP(a.n_rg, a.per_unit);
-        r = matvec_launch(d, out[0]->w.type, a, teams);
+        r = matvec_launch(d, &out[0]->w, &a, MAX(1u, 8 / a.ks));
         return r > 0 ? -EINVAL : r;
 }
 
@@ -114,7 +136,7 @@ int cuda_matvec_glu(struct cuda_dev *d, const struct linear_out *gate, const str
         a.h_image = to->image;
         a.per_unit = 4;
         a.n_unit = gate->w.rows / 32;
-        return matvec_launch(d, gate->w.type, a, MAX(1u, MIN(8 / a.ks, 4u)));
+        return matvec_launch(d, &gate->w, &a, MAX(1u, MIN(8 / a.ks, 4u)));
 }
 
 /* ---- float weights ------------------------------------------------------------------- */

@@ -45,6 +45,7 @@ struct matvec_args {
         float *add_to;           /* [][rows] of the one output, or NULL */
         float add_scale;
         struct jobs jobs;
+        struct matvec_choice how; /* for the launch; no kernel reads it */
 };
 
 /* c = start + a b */
@@ -333,6 +334,17 @@ static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, cons
                         for (uint32_t kb = a.n_unit; kb < a.h_image.kpad / 32; kb++)
                                 image_put32(slot, a.h_image.kpad, kb, 0);
         }
+}
+
+/* Persistent blocks: as many as are resident, shared among the jobs and the groups of columns; or as was chosen. */
+static inline dim3 matvec_grid(const struct cuda_dev *d, const matvec_args &a, uint32_t per_sm, uint32_t jobs, uint32_t beside) {
+        const uint32_t most = MAX(d->n_sm * per_sm / (jobs * beside), 1u);
+        switch (a.how.grid) {
+        case CUDA_GRID_UNITS: return dim3(a.n_unit, jobs, beside);
+        case CUDA_GRID_EVEN: return dim3(DIV_ROUND_UP(a.n_unit, DIV_ROUND_UP(a.n_unit, most)), jobs, beside);
+        case CUDA_GRID_RESIDENT: break;
+        }
+        return dim3(MIN(a.n_unit, most), jobs, beside);
 }
 
 /* Shared memory for each of 'n' blocks on a multiprocessor; a block takes 1 KB for itself. */

@@ -257,29 +257,39 @@ template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, 
                 }
         }
         const size_t smem = (size_t)warps * SH::RING * SH::STAGE + SH::red(a.per_unit, a.ks);
-        const uint32_t per_sm = SH::BLOCKS > 1 && smem <= matvec_budget(d, 2) ? 2 : 1;
+        const uint32_t per_sm = SH::BLOCKS > 1 && a.how.per_sm != 1 && smem <= matvec_budget(d, 2) ? 2 : 1;
         const uint32_t beside = a.jobs.expert ? 1 : MIN(DIV_ROUND_UP(a.jobs.n, (uint32_t)SH::COLS), per_sm);
         if (smem > matvec_budget(d, 1))
                 return 1;
-        /* Persistent blocks: as many as are resident, shared among the jobs and the groups of columns. */
-        const dim3 grid(MIN(a.n_unit, MAX(d->n_sm * per_sm / (jobs * beside), 1u)), jobs, beside);
         CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT, SIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
-        return launch(d, what, matvec_kernel<TYPE, NT, SIDE>, grid, warps * 32, smem, a);
+        return launch(d, what, matvec_kernel<TYPE, NT, SIDE>, matvec_grid(d, a, per_sm, jobs, beside), warps * 32, smem, a);
 }
 
 /*
  * Up to 4 columns: memory is the limit, so two blocks of a multiprocessor, each with little to hold. Beyond, reading and scaling
- * activations is, so row groups side by side; where a card's shared memory has no room for their tiles, one by one.
+ * activations is, so row groups side by side; where a card's shared memory has no room for their tiles, one by one. What was
+ * chosen and takes more room than that doesn't shrink: it is 1, and matvec_launch() does as if nothing was.
  */
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         const uint32_t n = a.jobs.n;
-        int r = 1;
+        const bool as_chosen = a.how.deep || a.how.groups > 1 || a.how.many != CUDA_MANY_RULE;
+        const enum cuda_many many = a.how.many != CUDA_MANY_RULE ? a.how.many : n > 8 ? CUDA_MANY_2X16 : n > 4 ? CUDA_MANY_2X8 : CUDA_MANY_8;
+        int r;
 
-        if (n == 1 || a.jobs.single)
-                r = matvec_one_run<TYPE>(d, a, warps, jobs);
-        if (r > 0 && n > 8)
+        if (n == 1 || a.jobs.single) {
+                r = a.how.deep ? matvec_one_run<TYPE, true>(d, a, warps, jobs) : matvec_one_run<TYPE, false>(d, a, warps, jobs);
+                if (r <= 0 || as_chosen)
+                        return r;
+        }
+        if (many == CUDA_MANY_2X16) {
                 r = matvec_run<TYPE, 2, 2>(d, a, warps, jobs, "product (int8, 2 x 16 columns)");
-        if (r > 0 && n > 4)
+                if (r <= 0 || as_chosen)
+                        return r;
+        }
+        if (many != CUDA_MANY_8) {
                 r = matvec_run<TYPE, 1, 2>(d, a, warps, jobs, "product (int8, 2 x 8 columns)");
-        return r > 0 ? matvec_run<TYPE, 1, 1>(d, a, warps, jobs, "product (int8, 8 columns)") : r;
+                if (r <= 0 || as_chosen)
+                        return r;
+        }
+        return matvec_run<TYPE, 1, 1>(d, a, warps, jobs, "product (int8, 8 columns)");
 }

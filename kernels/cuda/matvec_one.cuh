@@ -116,15 +116,18 @@ static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity) {
         } while (!done);
 }
 
-template <int TYPE> struct one_shape {
+/* DEEP: as many tiles as leave room for another block of that kind, which is then the next product's. */
+template <int TYPE, bool DEEP> struct one_shape {
         static constexpr int STAGE = matvec_stage<TYPE>::BYTES;
-        static constexpr int RING = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : STAGE > 1400 ? 4 : 5;
+        static constexpr int RING_PLAIN = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : STAGE > 1400 ? 4 : 5;
+        static constexpr int RING_DEEP = 11600 / STAGE > RING_PLAIN ? 11600 / STAGE : RING_PLAIN + 1;
+        static constexpr int RING = DEEP ? RING_DEEP : RING_PLAIN;
         static constexpr uint32_t XB = one_image<qtype<TYPE>>::BYTES;
 };
 
-template <int TYPE> __global__ void __launch_bounds__(288, 2) matvec_one_kernel(const __grid_constant__ matvec_args a) {
+template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_one_kernel(const __grid_constant__ matvec_args a) {
         typedef qtype<TYPE> Q;
-        typedef one_shape<TYPE> SH;
+        typedef one_shape<TYPE, DEEP> SH;
         extern __shared__ __align__(16) uint8_t sm[]; /* [warps] rings, [warps] shares of the image, [ONE_SUMS][per_unit][ks][16] sums */
         __shared__ __align__(8) uint64_t bars[2 * ONE_SUMS]; /* sums are there; sums have been read */
         const uint32_t warps = (blockDim.x >> 5) - 1;
@@ -208,14 +211,13 @@ template <int TYPE> __global__ void __launch_bounds__(288, 2) matvec_one_kernel(
 }
 
 /* 1: this card's shared memory is too small for it. */
-template <int TYPE> static int matvec_one_run(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
-        typedef one_shape<TYPE> SH;
+template <int TYPE, bool DEEP> static int matvec_one_run(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
+        typedef one_shape<TYPE, DEEP> SH;
         const size_t smem = (size_t)warps * (SH::RING * SH::STAGE + a.per_warp * SH::XB) + ONE_SUMS * (size_t)a.per_unit * a.ks * 16 * sizeof(float);
         /* Two blocks where both fit; on a large multiprocessor the next product's then begin to load while these end. */
-        const uint32_t per_sm = smem + 128 <= matvec_budget(d, 2) ? 2 : 1;
+        const uint32_t per_sm = a.how.per_sm != 1 && smem + 128 <= matvec_budget(d, 2) ? 2 : 1;
         if (smem + 128 > matvec_budget(d, 1))
                 return 1;
-        const dim3 grid(MIN(a.n_unit, MAX(d->n_sm * per_sm / jobs, 1u)), jobs);
-        CUDA_TRY(d, cudaFuncSetAttribute(matvec_one_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "product");
-        return launch(d, "product (int8, 1 column)", matvec_one_kernel<TYPE>, grid, (warps + 1) * 32, smem, a);
+        CUDA_TRY(d, cudaFuncSetAttribute(matvec_one_kernel<TYPE, DEEP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "product");
+        return launch(d, "product (int8, 1 column)", matvec_one_kernel<TYPE, DEEP>, matvec_grid(d, a, per_sm, jobs, 1), (warps + 1) * 32, smem, a);
 }

@@ -152,6 +152,7 @@ struct moe_run {
         struct moe_space s;
         uint32_t ff, dd; /* of the experts' middle, of their result */
         bool direct, direct_down; /* D rows without lists */
+        struct moe_choice how;    /* of these */
 };
 
 /* f32 products of one role; expert by expert where weights must be decoded first. */
@@ -335,7 +336,7 @@ static int role_d_direct(const struct moe_run *m, const uint8_t *image, uint32_t
         p.image_kpad = kh;
         p.y = m->s.h + p0 * m->ff;
         split(&p, c->x.cols);
-        if ((r = product(m->d, c->up.type, MOE_GATE_UP, p)) < 0 || !down)
+        if ((r = product(m->d, c->up.type, m->how.up_alone ? MOE_GATE_UP_ALONE : MOE_GATE_UP, p)) < 0 || !down)
                 return r;
         p.side[0] = side_of(&c->down, c->a.down_b, 0, m->dd);
         p.rows = m->dd;
@@ -446,7 +447,7 @@ static int route(const struct moe_run *m, const struct cmd_linear *router, uint3
 }
 
 int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct cmd_linear *router) {
-        struct moe_run m = {d, c, {}, c->down.cols, c->down.rows, false, false};
+        struct moe_run m = {d, c, {}, c->down.cols, c->down.rows, false, false, {}};
         const uint32_t n = c->a.n, n_d = MIN(c->a.n_d, n), K = c->a.n_used, X = c->a.n_expert, kx = kpad_of(c->x.cols);
         int r;
 
@@ -468,7 +469,8 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct 
                         return r;
                 image = d->s_image;
         }
-        const bool sum = n_d && n_d <= MOE_SUM_ROWS && m.direct_down;
+        m.how = cuda_moe_choice(d, c->up.type, m.ff, c->x.cols, n_d);
+        const bool sum = n_d && m.how.down_alone && m.direct_down;
         if (n_d && (r = role_d(&m, image, n_d, sum)) < 0)
                 return r;
         if (n_d < n && (r = role_p(&m, image, n_d, n - n_d)) < 0)

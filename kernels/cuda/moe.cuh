@@ -23,7 +23,6 @@
 
 enum {
         MOE_BLOCK_RG = 4,    /* row groups of 16 rows that a block computes */
-        MOE_SUM_ROWS = 4,    /* with at most so many rows down goes row by row */
         MOE_ROUTE_ROWS = 4,  /* rows that a routing block takes, one a warp in the end */
 };
 
@@ -52,7 +51,7 @@ struct moe_product {
 };
 
 /* MOE_FITS launches nothing: 0 if every form fits this card's shared memory for a product of this shape, else -ENOSPC. */
-enum moe_form { MOE_GATE_UP, MOE_DOWN, MOE_DOWN_SUM, MOE_FITS };
+enum moe_form { MOE_GATE_UP, MOE_GATE_UP_ALONE /* each pair by itself */, MOE_DOWN, MOE_DOWN_SUM, MOE_FITS };
 enum { MOE_PAIRS = 2048 }; /* D pairs of a launch: their list is in shared memory */
 
 /* 1: not one of this file's types. */
@@ -506,11 +505,9 @@ template <int TYPE, bool ONE, bool DOWN> static int moe_launch(struct cuda_dev *
 }
 
 template <int TYPE> static int moe_type(struct cuda_dev *d, enum moe_form form, const moe_product &a) {
-        const bool one = a.pairs == a.n_used;
         switch (form) {
-        case MOE_GATE_UP:
-                return one ? moe_launch<TYPE, true, false>(d, a, "experts, gate and up (1 row)")
-                           : moe_launch<TYPE, false, false>(d, a, "experts, gate and up");
+        case MOE_GATE_UP: return moe_launch<TYPE, false, false>(d, a, "experts, gate and up");
+        case MOE_GATE_UP_ALONE: return moe_launch<TYPE, true, false>(d, a, "experts, gate and up (row by row)");
         case MOE_DOWN: return moe_launch<TYPE, false, true>(d, a, "experts, down");
         case MOE_FITS:
                 return MAX(MAX((moe_smem<TYPE, true>(a, 0)), (moe_smem<TYPE, false>(a, MOE_PAIRS))), moe_sum_smem<TYPE>(a, 8)) + 1024 <= d->smem_block

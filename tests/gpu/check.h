@@ -78,3 +78,4 @@ void check_recurrent(struct rig *r);
 void check_moe(struct rig *r);
 void check_memory(struct rig *r);
 void check_sample(struct rig *r);
+void check_tune(struct rig *r);

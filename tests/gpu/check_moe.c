@@ -77,6 +77,19 @@ static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
         m = fetch(r, y.g, (size_t)n * t->d);
         expect(r, memcmp(m, d, (size_t)n * t->d * 4) == 0, "%s: alone = in company", what);
         free(m);
+        /* every way to launch them (kernels/tune.h) */
+        const struct k_tune_key key = { K_TUNE_EXPERTS, t->t, t->ff, t->d, k_tune_bucket(n) };
+        const char *const *names;
+        for (uint32_t v = 1; v < r->gpu->ops->variants(r->gpu, &key, &names); v++) {
+                expect(r, r->gpu->ops->tune(r->gpu, &(struct k_tune_choice){ key, v }, 1) == 0, "%s: \"%s\" is taken", what, names[v]);
+                both_free(r, &y);
+                y = both_poison(r, (size_t)n * t->d);
+                run(r, t, &gate, &up, &down, bias, &x, route, y, 0, n, n, false);
+                m = fetch(r, y.g, (size_t)n * t->d);
+                expect(r, memcmp(m, d, (size_t)n * t->d * 4) == 0, "%s: \"%s\" has the plain one's bits", what, names[v]);
+                free(m);
+        }
+        r->gpu->ops->tune(r->gpu, NULL, 0);
         free(p);
         free(d);
         acts_free(r, &x);
@@ -159,6 +172,7 @@ void check_moe(struct rig *r) {
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
                 moe_case(r, &cases[i], 1);
+                moe_case(r, &cases[i], 3);
                 moe_case(r, &cases[i], r->tiny ? 6 : 23);
         }
         /* An expert larger than the room in which it is decoded. */

@@ -111,28 +111,28 @@ def main():
         expect(rc == 77 and "A card" in out and not calls, "no device: status %d, %r" % (rc, out))
         rig.check()
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and out.strip().split("\n")[-1] == "36 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 12, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and out.strip().split("\n")[-1] == "42 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 14, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and "36 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and "42 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops", "--fresh")
-        expect(rc == 0 and len(calls) == 12, "--fresh: %d, %d calls" % (rc, len(calls)))
+        expect(rc == 0 and len(calls) == 14, "--fresh: %d, %d calls" % (rc, len(calls)))
         state = os.path.join(rig.build, "gpu-results.json")
         with open(state) as f:
             first = json.load(f)
 
         rig.check("two")
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and len(calls) == 12, "another build: %d, %d calls" % (rc, len(calls)))
+        expect(rc == 0 and len(calls) == 14, "another build: %d, %d calls" % (rc, len(calls)))
         rc, out, calls = rig.run("--merge", state)
-        expect("36 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
+        expect("42 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
         with open(os.path.join(tmp, "old.json"), "w") as f:
             json.dump(first, f)
         rc, out, calls = rig.run("--merge", os.path.join(tmp, "old.json"))
-        expect("left out" in out and "36 passed" in out, "another build's results: %r" % out)
+        expect("left out" in out and "42 passed" in out, "another build's results: %r" % out)
 
         rig.check("three", moe=1)
         rc, out, calls = rig.run("--part", "exact")
-        expect(rc == 1 and "FAIL exact/moe" in out and "moe is wrong" in out and "18 passed, 1 failed" in out,
+        expect(rc == 1 and "FAIL exact/moe" in out and "moe is wrong" in out and "21 passed, 1 failed" in out,
                "a failing unit: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--part", "perplexity")
         expect(rc == 0 and "0 passed, 0 failed, 4 skipped" in out, "no model: %d, %r" % (rc, out))

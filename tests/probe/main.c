@@ -31,6 +31,7 @@ static int usage(void) {
                 "  [--variant auto|scalar|portable|avx2|avx512] [--chunk N] [--ctx N]\n"
                 "  [--vram-budget BYTES[MG]] [--gpu-layers N] [--rest auto|host|device]: what of the model is in device memory, and\n"
                 "  who computes generated tokens' products with the rest\n"
+                "  [--profile FILE]: of this device and driver, whatever program measured it\n"
                 "--tokens @FILE reads the ids from a file; --prompt N: ids after the first N are fed one at a time as "
                 "generated tokens.\n"
                 "--turn FILE: once the model's image is filled, waits for its turn on the device: an exclusive lock on FILE, kept to the end\n"
@@ -89,6 +90,7 @@ static int parse(int argc, char **argv, struct options *o) {
                 { "in", &o->in }, { "type", &o->type }, { "text-file", &o->text_file }, { "jsonl", &o->jsonl },
                 { "template", &o->template_file }, { "variant", &o->variant },
                 { "turn", &o->turn },
+                { "profile", &o->profile },
         };
         struct { const char *name; uint32_t *at; } numbers[] = {
                 { "threads", &o->threads }, { "chunk", &o->chunk }, { "n", &o->n }, { "window", &o->window },

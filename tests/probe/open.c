@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "engine/calibrate.h"
 #include "engine/image.h"
 #include "engine/sample.h"
 #include "probe.h"
@@ -87,6 +88,21 @@ static int take_turn(const char *path, struct h_error *err) {
         return r < 0 ? h_error_from_errno(err, -errno, path) : 0;
 }
 
+/* hearth-worker measures for itself; for a comparison its choices are ours, if the card and its driver are. */
+static int use_profile(const struct options *o, struct eng_device *d, struct h_error *err) {
+        _cleanup_(freep) struct profile *pr = h_new0(struct profile, 1);
+        _cleanup_(buf_free) struct buf text = { 0 };
+        int r = pr ? read_file(o->profile, &text) : -ENOMEM;
+
+        if (r > 0)
+                return h_error_set(err, HEARTH_E_io, "no profile");
+        if (r == 0)
+                r = profile_parse(text.data ? text.data : "", text.len, o->profile, pr, err);
+        if (r == 0)
+                build_id(pr->key.build);
+        return r < 0 ? r : eng_device_use_profile(d, pr, o->profile, err);
+}
+
 int probe_open(const struct options *o, struct probe *p) {
         return probe_open_for(o, NULL, p);
 }
@@ -109,6 +125,8 @@ int probe_open_for(const struct options *o, const struct eng_limits *l, struct p
                 r = take_turn(o->turn, &err);
         if (r >= 0)
                 r = eng_device_open(&d, &p->device, &err);
+        if (r >= 0 && o->profile)
+                r = use_profile(o, p->device, &err);
         if (r >= 0)
                 r = eng_model_load(p->device, p->image, o->placed ? &load : NULL, &p->model, &err);
         if (r < 0) {

@@ -18,7 +18,7 @@ struct ids {
 };
 
 struct options {
-        const char *model, *tokens, *positions, *out, *in, *type, *text_file, *jsonl, *template_file, *variant, *turn;
+        const char *model, *tokens, *positions, *out, *in, *type, *text_file, *jsonl, *template_file, *variant, *profile, *turn;
         enum eng_backend backend;
         enum eng_kv_type kv;
         uint64_t vram_budget;
