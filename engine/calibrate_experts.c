@@ -15,7 +15,9 @@
 #define EXPERTS 64u
 #define USED 8u
 #define CHECKED 16u
-#define LIMIT 4e-2 /* of the error's norm: three products' int8 activations, one behind the other */
+#define BLOCK 256u      /* the most activations that share a scale */
+#define UNIFORM 0.577   /* the norm of numbers between -1 and 1, as x has them */
+#define LIMIT 4e-2      /* of the error's norm: int8 activations are about 0.5e-2 off, 1.5e-2 with weights that share an offset */
 
 static int upload_router(struct calibration *c, struct calibrate_experts *e) {
         const size_t n = (size_t)e->n_set * CALIBRATE_EXPERT_ROWS * EXPERTS;
@@ -94,44 +96,64 @@ int calibrate_experts_queue(struct calibration *c, const struct calibrate_expert
         return r < 0 ? r : end;
 }
 
-/* What every expert makes of a row, in float64: middle [ff], two rows of scratch. */
-static void middle(const struct calibrate_experts *e, const float *x, float *g, float *u, double *ret) {
+/*
+ * What every expert makes of a row, in float64, [ff]; two rows of scratch. And the
+ * size that its rounding is measured by: a sum's is its terms' norm, however much of
+ * it cancels (a few of them carry most of a result, and one that cancels is off by far
+ * more than its share), an int8 activation's is the largest beside it.
+ */
+static void middle(const struct calibrate_experts *e, const float *x, float *g, float *u, double *ret, double *ret_size) {
         for (uint32_t i = 0; i < e->ff; i++) {
-                double vg = 0, vu = 0;
+                double vg = 0, vu = 0, ng = 0, nu = 0, s;
 
                 k_decode(e->gate.w[0].type, e->gate.file + i * e->gate.row_bytes, g, e->cols);
                 k_decode(e->up.w[0].type, e->up.file + i * e->up.row_bytes, u, e->cols);
                 for (uint32_t j = 0; j < e->cols; j++) {
-                        vg += (double)g[j] * x[j];
-                        vu += (double)u[j] * x[j];
+                        double of_g = (double)g[j] * x[j], of_u = (double)u[j] * x[j];
+
+                        vg += of_g;
+                        vu += of_u;
+                        ng += of_g * of_g;
+                        nu += of_u * of_u;
                 }
-                ret[i] = vg / (1 + exp(-vg)) * vu;
+                s = 1 / (1 + exp(-vg));
+                ret[i] = vg * s * vu;
+                ret_size[i] = hypot(s * (1 + vg * (1 - s)) * vu * sqrt(ng), vg * s * sqrt(nu)); /* by either's derivative */
+        }
+        for (uint32_t i = 0; i < e->ff; i += BLOCK) {
+                const uint32_t end = MIN(i + BLOCK, e->ff);
+                double largest = 0;
+
+                for (uint32_t j = i; j < end; j++)
+                        largest = fmax(largest, fabs(ret[j]));
+                for (uint32_t j = i; j < end; j++)
+                        ret_size[j] = hypot(ret_size[j], largest * UNIFORM);
         }
 }
 
 /* The result of one launch in host_y, its first and last row against decoded weights; the weights of a row's experts add up to 1. */
 int calibrate_experts_compare(struct calibration *c, const struct calibrate_experts *e, uint32_t n) {
         _cleanup_(freep) float *g = h_malloc(MAX(e->cols, e->ff) * sizeof(float)), *u = h_malloc(e->cols * sizeof(float));
-        _cleanup_(freep) double *h = h_malloc(e->ff * sizeof(double));
+        _cleanup_(freep) double *h = h_malloc(e->ff * sizeof(double)), *size = h_malloc(e->ff * sizeof(double));
         double off = 0, norm = 0;
-        int r = g && u && h ? calibrate_experts_queue(c, e, 1, n) : -ENOMEM;
+        int r = g && u && h && size ? calibrate_experts_queue(c, e, 1, n) : -ENOMEM;
 
         if (r >= 0)
                 r = c->ops->download(c->k, c->host_y, c->y, (size_t)n * e->cols * sizeof(float));
         if (r < 0)
                 return calibrate_failed(c, r, c->what);
         for (uint32_t row = 0; row < n; row += MAX(n - 1, 1u)) {
-                middle(e, c->host_x + (size_t)row * e->cols, g, u, h);
+                middle(e, c->host_x + (size_t)row * e->cols, g, u, h, size);
                 for (uint32_t i = 0; i < CHECKED; i++) {
                         uint32_t at = (uint32_t)((uint64_t)i * (e->cols - 1) / (CHECKED - 1));
                         double want = 0, is = c->host_y[(size_t)row * e->cols + at];
 
                         k_decode(e->down.w[0].type, e->down.file + at * e->down.row_bytes, g, e->ff);
                         for (uint32_t j = 0; j < e->ff; j++) {
-                                double v = (double)g[j] * h[j];
+                                double rounds = (double)g[j] * size[j];
 
-                                want += v;
-                                norm += v * v;
+                                want += (double)g[j] * h[j];
+                                norm += rounds * rounds;
                         }
                         off += (is - want) * (is - want);
                 }
