@@ -21,8 +21,8 @@ bool model_idle(const struct model *m);
 bool model_make_room(struct server *s, const struct model *for_whom, uint64_t bytes);
 bool model_make_device_room(struct server *s, const struct model *for_whom, uint64_t missing);
 /*
- * Descriptors for a copy that is to be made, and for the files it is made from. Idle models leave for them, as for memory. quota: those that there are are in
- * use or pinned; busy: many are just leaving.
+ * Descriptors for a copy that is to be made, and for the files it is made from. Idle models leave for them, as for
+ * memory. quota: what is there is in use or pinned; busy: many are just leaving.
  */
 int model_make_file_room(struct server *s, const struct source *src, const char *name, struct h_error *err);
 /* Adds to a refusal who has the device's memory, and who would have to go. */

@@ -4,8 +4,9 @@
  * memory until the kernel ends it, or (TEST_END_BY=signal) by a signal. When: one
  * that serves gets SIGUSR1; one that serves maps a model whose copy has this size
  * (TEST_END_AT_OPEN), perhaps only beside another one (TEST_END_BESIDE), or only so
- * often (TEST_END_TIMES, counted by the size of the file named in TEST_END_COUNT); one that reads a model begins
- * (TEST_END_FILL). Nothing of it needs what the sandbox takes away.
+ * often (TEST_END_TIMES; the size of the file TEST_END_COUNT counts); one that
+ * reads a model begins (TEST_END_FILL). Nothing of it needs what the sandbox takes
+ * away.
  */
 #undef _FILE_OFFSET_BITS /* both names are wanted, not one renamed to the other */
 #include <fcntl.h>
