@@ -35,7 +35,7 @@ struct fill {
         void *ud;
         char name[256];
         int memfd;
-        bool exited, released, replied, need_open;
+        bool exited, released, replied, need_open, killed;
         uint32_t need_id;
         uint64_t bytes_read, heard_ms;
         struct fill_result result;
@@ -92,9 +92,9 @@ static void finish(struct fill *f) {
                 (void)seal(f, &f->err);
         f->memfd = fd_close(f->memfd);
         if (f->err.code == HEARTH_OK)
-                f->ops->on_done(f->ud, &f->result, f->bytes_read, NULL);
+                f->ops->on_done(f->ud, FILL_DONE, &f->result, f->bytes_read, NULL);
         else
-                f->ops->on_done(f->ud, NULL, f->bytes_read, &f->err);
+                f->ops->on_done(f->ud, f->killed ? FILL_KILLED : FILL_FAILED, NULL, f->bytes_read, &f->err);
         free(f);
 }
 
@@ -196,6 +196,8 @@ static void on_process_exit(uv_process_t *p, int64_t status, int sig) {
         if (!f->replied && f->err.code == HEARTH_OK) {
                 if (sig == SIGKILL)
                         oom = oom_ended(&s->oom, server_now(s), &cause);
+                /* Its limit of time and what its sandbox forbids it would meet again, and what needs more memory than there is, too. */
+                f->killed = sig && oom != OOM_YES && sig != SIGXCPU && sig != SIGSYS;
                 if (oom == OOM_YES) {
                         oom_text(&cause, how);
                         s->count.oom_kills++;

@@ -24,12 +24,18 @@ struct fill_result {
         bool can_embed, can_chat;
 };
 
+enum fill_end {
+        FILL_DONE,
+        FILL_FAILED, /* it was said why, or it would be so again */
+        FILL_KILLED, /* a signal ended it that may have nothing to do with what it read */
+};
+
 struct fill_ops {
         /* How much memory it needs: answered with fill_go() or fill_abort(), now or later. */
         void (*on_need)(void *ud, uint64_t bytes);
         void (*on_progress)(void *ud, uint64_t done, uint64_t total);
         /* Once, last, also after fill_abort(); then the fill is gone. r is NULL on failure. */
-        void (*on_done)(void *ud, struct fill_result *r, uint64_t bytes_read, const struct h_error *err);
+        void (*on_done)(void *ud, enum fill_end end, struct fill_result *r, uint64_t bytes_read, const struct h_error *err);
 };
 
 /* The source stays the caller's until on_done. */

@@ -60,6 +60,7 @@ struct model {
         uint32_t n_layers, gpu_layers;
         uint64_t host_weights;
         bool host_computes;
+        bool refilled;          /* the process that reads it was killed once and started anew */
         bool divided;           /* it doesn't fit whole, whoever leaves: as many layers as fit then */
         bool keep;              /* it leaves the device only: its copy stays in memory while nobody needs the room */
         bool insist;            /* somebody wants it loaded although it is set aside */

@@ -243,7 +243,18 @@ static bool merge(struct model *m) {
         return true;
 }
 
-static void on_fill_done(void *ud, struct fill_result *r, uint64_t bytes_read, const struct h_error *err) {
+static void start_fill(struct model *m);
+
+/* The process that reads it was killed: once that is nobody's fault, and who waits goes on waiting. */
+static void fill_once_more(struct model *m, const struct h_error *why) {
+        model_log(m, LOG_LEVEL_WARNING, hearth_code_name(why->code), ": %s; its files are read again", why->message);
+        m->refilled = true;
+        m->needs = 0;
+        ledger_release(&m->filling);
+        start_fill(m);
+}
+
+static void on_fill_done(void *ud, enum fill_end end, struct fill_result *r, uint64_t bytes_read, const struct h_error *err) {
         struct model *m = ud;
         struct server *s = m->server;
         struct h_error e = {};
@@ -257,7 +268,11 @@ static void on_fill_done(void *ud, struct fill_result *r, uint64_t bytes_read, c
                 model_free(m);
                 return;
         }
-        if (!r) {
+        if (end == FILL_KILLED && !m->refilled && m->source) {
+                fill_once_more(m, err);
+                return;
+        }
+        if (end != FILL_DONE) {
                 model_fail(m, err);
                 return;
         }
@@ -288,6 +303,17 @@ static void on_fill_done(void *ud, struct fill_result *r, uint64_t bytes_read, c
 }
 
 static const struct fill_ops fill_ops = { .on_need = on_need, .on_progress = on_progress, .on_done = on_fill_done };
+
+/* For who waits already: a failure is told to them. */
+static void start_fill(struct model *m) {
+        struct h_error err = {};
+        int r = fill_start(m->server, m->label, m->source, &fill_ops, m, &m->fill, &err);
+
+        if (r < 0) {
+                h_error_from_errno(&err, r, m->label);
+                model_fail(m, &err);
+        }
+}
 
 static bool same_source(const struct source *a, const struct source *b) {
         return a->n == b->n && memcmp(a->keys, b->keys, a->n * sizeof(a->keys[0])) == 0;
@@ -586,17 +612,11 @@ void model_on_opened(struct model *m, const struct wk_open_reply *b) {
 /* A copy of an earlier daemon, of another layout perhaps: its files are read again, and it is said. */
 static void fill_again(struct model *m, const struct h_error *why) {
         struct server *s = m->server;
-        struct h_error err = {};
-        int r;
 
         model_log(m, LOG_LEVEL_WARNING, hearth_code_name(why->code), ": its copy in memory can't be used (%s); its files are read again", why->message);
         m->content = content_unref(&s->cache, m->content);
         m->state = MODEL_FILLING;
-        r = fill_start(s, m->label, m->source, &fill_ops, m, &m->fill, &err);
-        if (r < 0) {
-                h_error_from_errno(&err, r, m->label);
-                model_fail(m, &err);
-        }
+        start_fill(m);
 }
 
 void model_on_open_failed(struct model *m, const struct h_error *err) {

@@ -190,8 +190,34 @@ def a_worker_that_ends_at_once():
             expect("worker_lost", lambda: c.call("load", {"model": "tiny"}), "exited with status 3")
 
 
-def a_killed_fill():
-    """A fill process killed in the middle is an error of that load only, and leaves no memory behind."""
+def a_killed_fill_is_started_anew():
+    """A process that reads a model is killed, before or in the middle of it: it is read again, and who waits has the same answer."""
+    with private_dir() as home:
+        fake, stopped = pathlib.Path(home) / "worker", pathlib.Path(home) / "stopped"
+        real = pathlib.Path(HEARTHD).parent / "hearth-worker"
+        fake.write_text(f"#!/bin/sh\n[ \"$1\" = --fill ] && [ ! -e {stopped} ] && : > {stopped} && kill -STOP $$\nexec {real} \"$@\"\n")
+        fake.chmod(0o755)
+        for sig in (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV):
+            with daemon("--worker", str(fake)) as d, Client(d.path) as c, Client(d.path) as other:
+                stopped.unlink(missing_ok=True)
+                ask = dict(model="tiny", prompt="the cat", max_tokens=20, temperature=0.0, **NO_END)
+                i, j = c.start("generate", ask), other.start("load", {"model": "tiny"})
+                until("it is being read", stopped.exists)
+                fills = until("it stands", lambda: [p for p in children(d.process.pid) if open(f"/proc/{p}/stat").read().split(") ")[1][0] == "T"])
+                os.kill(fills[0], sig)
+                os.kill(fills[0], signal.SIGCONT)
+                got = finish(c, i)[0]
+                assert [f for k, _, f in other.events(j) if k == REPLY][0]["model"] == "tiny"
+                assert got == c.generate(**ask)[1] and len(got) == 20
+                log = d.messages()
+                assert log.count("files are read again") == 1 and metrics(c)["fills"] == 1, log
+                c.call("unload", {"model": "tiny", "force": True})
+                c.call("load", {"model": "tiny"})  # nothing of the dead one's memory is still counted
+                assert c.call("status")["host_bytes"] > 0
+
+
+def a_fill_killed_twice():
+    """A fill process that is killed again is an error of that load only, and leaves no memory behind."""
     with private_dir() as home:
         fake = pathlib.Path(home) / "worker"
         real = pathlib.Path(HEARTHD).parent / "hearth-worker"
@@ -204,4 +230,4 @@ def a_killed_fill():
 
 sys.exit(run_tests([a_stream_survives, many_survive_and_stop_strings_too, reused_generated_tokens_replay, three_deaths_end_a_request,
                     idle_death, cancel_and_hangup_meet_a_death, a_hung_worker_is_ended, a_slow_start_is_no_hang, status_while_the_worker_is_stopped,
-                    no_worker_program, a_worker_that_ends_at_once, a_killed_fill]))
+                    no_worker_program, a_worker_that_ends_at_once, a_killed_fill_is_started_anew, a_fill_killed_twice]))
