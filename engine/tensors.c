@@ -81,7 +81,7 @@ int tensors_open(struct eng_device *d, struct eng_image *im, const struct tensor
         int r = 0;
 
         if (im->header->backend != d->o.backend)
-                return h_error_set(err, HEARTH_E_bad_request, "the image was packed for another backend than %s",
+                return h_error_set(err, HEARTH_E_unsupported, "the image was packed for another backend than %s",
                                    d->k->ops->name);
         t = h_new0(struct tensors, 1);
         if (!t)

@@ -609,7 +609,13 @@ void model_on_opened(struct model *m, const struct wk_open_reply *b) {
         open_next(s);
 }
 
-/* A copy of an earlier daemon, of another layout perhaps: its files are read again, and it is said. */
+/* Faults that a copy may have and its files not: of another layout or backend, of a build that knew more, damaged. */
+static bool fault_of_copy(enum hearth_code code) {
+        return code == HEARTH_E_model_invalid || code == HEARTH_E_model_truncated || code == HEARTH_E_version || code == HEARTH_E_unsupported ||
+               code == HEARTH_E_unknown_arch || code == HEARTH_E_unknown_type || code == HEARTH_E_unknown_tokenizer;
+}
+
+/* A copy of an earlier daemon: its files are read again, and it is said. */
 static void fill_again(struct model *m, const struct h_error *why) {
         struct server *s = m->server;
 
@@ -640,7 +646,7 @@ void model_on_open_failed(struct model *m, const struct h_error *err) {
                 open_next(s);
                 return;
         }
-        if (m->source && (err->code == HEARTH_E_model_invalid || err->code == HEARTH_E_model_truncated || err->code == HEARTH_E_version)) {
+        if (m->source && fault_of_copy(err->code)) {
                 fill_again(m, err);
                 return;
         }

@@ -79,9 +79,12 @@ def a_pinned_copy_is_not_dropped():
 
 
 def another_layout_is_read_again():
-    """A copy of another layout version, or one whose manifest is damaged: refused, the file is read again, and it is said."""
+    """A copy of another layout version, for another backend, of an architecture that this build does not know, or one whose manifest is
+    damaged: refused, the file is read again, and it is said."""
     rng = random.Random(3)
     for what, change in (("layout version 77", lambda b: b[:8] + struct.pack("<I", 77) + b[12:]),
+                         ("another" if BACKEND == "cuda" else "backend", lambda b: b[:12] + struct.pack("<I", BACKEND != "cuda") + b[16:]),
+                         ("llamo", lambda b: b.replace(struct.pack("<Q", 5) + b"llama", struct.pack("<Q", 5) + b"llamo", 1)),
                          ("", lambda b: b[:64] + rng.randbytes(4000) + b[4064:])):
         with managed() as m:
             m.start()
