@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cli/doctor.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/landlock.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,11 +61,47 @@ static size_t ids_of(const struct doctor *d, uint32_t *ret_uid, uint32_t gids[64
         return n;
 }
 
+/*
+ * The node of a card: "/dev/nvidia" and a number. A container may have been given another card than the first one. Of several
+ * one that may be opened, else the lowest; false: there is none.
+ */
+static bool card_node(const struct doctor *d, uint32_t uid, const uint32_t *gids, size_t n_gids, char ret[32]) {
+        char full[512], path[32];
+        unsigned number, best = UINT_MAX;
+        bool open_best = false;
+        struct dirent *e;
+        DIR *dev = opendir(doctor_path(d, "/dev", full));
+        struct stat st;
+        int end;
+
+        while (dev && (e = readdir(dev))) {
+                bool open;
+
+                if (sscanf(e->d_name, "nvidia%4u%n", &number, &end) != 1 || e->d_name[end])
+                        continue;
+                snprintf(path, sizeof(path), "/dev/nvidia%u", number);
+                if (stat(doctor_path(d, path, full), &st) < 0)
+                        continue;
+                open = may_open(&st, uid, gids, n_gids);
+                if (open > open_best || (open == open_best && number < best)) {
+                        best = number;
+                        open_best = open;
+                }
+        }
+        if (dev)
+                closedir(dev);
+        snprintf(ret, 32, "/dev/nvidia%u", best == UINT_MAX ? 0 : best);
+        return best != UINT_MAX;
+}
+
 static bool check_nodes(struct doctor *d) {
-        static const char *const nodes[] = { "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm" };
+        const char *nodes[] = { "/dev/nvidiactl", NULL, "/dev/nvidia-uvm" };
         uint32_t uid, gids[64];
         size_t n = ids_of(d, &uid, gids);
+        char card[32];
 
+        (void)card_node(d, uid, gids, n, card);
+        nodes[1] = card;
         for (size_t i = 0; i < ELEMENTSOF(nodes); i++) {
                 char full[512];
                 struct stat st;
@@ -84,12 +122,12 @@ static bool check_nodes(struct doctor *d) {
 }
 
 void doctor_gpu(struct doctor *d) {
-        char driver[300], full[512], advice[500], card[64];
+        char driver[300], advice[500], card[64], node[32];
         unsigned major;
 
         if (!doctor_line(d, "/proc/driver/nvidia/version", "NVRM version:", driver, sizeof(driver))) {
-                if (access(doctor_path(d, "/dev/nvidia0", full), F_OK) == 0)
-                        doctor_tell(d, FINDING_FAULT, "gpu", "fix: sudo modprobe nvidia nvidia_uvm", "/dev/nvidia0 is there, but no driver is loaded");
+                if (card_node(d, 0, NULL, 0, node))
+                        doctor_tell(d, FINDING_FAULT, "gpu", "fix: sudo modprobe nvidia nvidia_uvm", "%s is there, but no driver is loaded", node);
                 else if (pci_find_display(d->root, "0x10de", card))
                         doctor_tell(d, FINDING_FAULT, "gpu", "fix: install NVIDIA's driver, 580 or later, and restart (Debian: nvidia-driver, from non-free)",
                                     "an NVIDIA card is there (PCI %s), but no driver is loaded", card);

@@ -88,7 +88,9 @@ static const struct sandbox_rule never[] = {
 static const struct sandbox_path device_paths[] = {
         { "/dev/nvidiactl", true }, { "/dev/nvidia-uvm", true }, { "/dev/nvidia-uvm-tools", true }, { "/dev/nvidia-modeset", true },
         { "/dev/nvidia-caps", true }, { "/dev/nvidia0", true }, { "/dev/nvidia1", true }, { "/dev/nvidia2", true }, { "/dev/nvidia3", true },
-        { "/dev/nvidia4", true }, { "/dev/nvidia5", true }, { "/dev/nvidia6", true }, { "/dev/nvidia7", true }, { "/dev/null", true },
+        { "/dev/nvidia4", true }, { "/dev/nvidia5", true }, { "/dev/nvidia6", true }, { "/dev/nvidia7", true },
+        { "/dev/nvidia8", true }, { "/dev/nvidia9", true }, { "/dev/nvidia10", true }, { "/dev/nvidia11", true }, { "/dev/nvidia12", true },
+        { "/dev/nvidia13", true }, { "/dev/nvidia14", true }, { "/dev/nvidia15", true }, { "/dev/null", true },
         { "/proc/self", true }, { "/proc/meminfo", false }, { "/proc/devices", false }, { "/proc/driver/nvidia", false },
         { "/sys/devices/system", false },
 };

@@ -128,6 +128,25 @@ static void test_gpu(void **state) {
         expect(x, "backend = cpu");
         quiet(x);
         x->d.on_gpu = true;
+        /* A container with another card than the first one; of several one that may be opened is enough. */
+        remove(doctor_path(&x->d, "/dev/nvidia0", full));
+        doctor_gpu(&x->d);
+        expect(x, "! gpu: /dev/nvidia0: No such file");
+        quiet(x);
+        put(x, "/dev/nvidia1", "");
+        put(x, "/dev/nvidia12", "");
+        put(x, "/dev/nvidia3x", "");
+        chmod(doctor_path(&x->d, "/dev/nvidia1", full), 0600);
+        chmod(doctor_path(&x->d, "/dev/nvidia12", full), 0600);
+        doctor_gpu(&x->d);
+        expect(x, "! gpu: /dev/nvidia1 can't be opened by uid 990");
+        quiet(x);
+        chmod(full, 0666);
+        doctor_gpu(&x->d);
+        no_fault(x);
+        quiet(x);
+        put(x, "/dev/nvidia0", "");
+        chmod(doctor_path(&x->d, "/dev/nvidia0", full), 0666);
         doctor_gpu(&x->d);
         expect(x, "+ gpu: NVIDIA UNIX x86_64 Kernel Module  580.65.06");
         quiet(x);
