@@ -235,6 +235,7 @@ struct hearth_result {
         uint64_t freed_bytes;       /* of unload */
         const char *const *dirs;    /* of models: the directories searched */
         size_t n_dirs;
+        uint32_t more;              /* of models and requests: as many further ones had no room in the answer */
 };
 
 /* Any may be NULL. 'done' comes once and last; the call is gone when it returns. */

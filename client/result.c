@@ -177,7 +177,7 @@ static int final_models(hearth_call *call, const struct schema_msg *m) {
                 pointers[i] = &list[i];
         }
         done(call, &(struct hearth_result){ .models = pointers, .n_models = w->n_models,
-                                             .dirs = w->dirs, .n_dirs = w->n_dirs });
+                                             .dirs = w->dirs, .n_dirs = w->n_dirs, .more = w->more });
         return 0;
 }
 
@@ -197,7 +197,7 @@ static int final_requests(hearth_call *call, const struct schema_msg *m) {
                         .tokens_per_s = p->tokens_per_s, .age_ms = p->age_ms, .wait_ms = p->wait_ms };
                 pointers[i] = &list[i];
         }
-        done(call, &(struct hearth_result){ .requests = pointers, .n_requests = w->n_requests });
+        done(call, &(struct hearth_result){ .requests = pointers, .n_requests = w->n_requests, .more = w->more });
         return 0;
 }
 

@@ -12,7 +12,7 @@
 
 const struct schema wire_schema = {
         .name = "wire", .descs = descs, .n_descs = ELEMENTSOF(descs),
-        .max_frame = WIRE_MAX_FRAME, .max_depth = 16, .max_elements = 1u << 16,
+        .max_frame = WIRE_MAX_FRAME, .max_depth = 16, .max_elements = WIRE_MAX_VALUES,
 };
 
 int wire_check_version(uint32_t theirs, const char *who, struct h_error *err) {

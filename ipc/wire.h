@@ -7,6 +7,7 @@
 
 #define WIRE_VERSION 1u
 #define WIRE_MAX_FRAME (16u << 20)
+#define WIRE_MAX_VALUES (1u << 16) /* in one frame: a map's keys and values, a list's entries, and these themselves */
 #define WIRE_MAX_FDS 128u    /* with one frame: the parts of a split model */
 
 #define SCHEMA_ID(ident) WIRE_##ident

@@ -18,6 +18,8 @@ static void on_done(void *ud, hearth_call *call, const struct hearth_result *r) 
                 s->status = cli_report(s->cli, r->error);
         else
                 s->status = s->show ? s->show(s->cli, r) : 0;
+        if (!r->error && r->more)
+                fprintf(stderr, "hearth: %u more are not shown: the daemon's answer has no room for them\n", r->more);
 }
 
 const struct hearth_events cli_simple_events = { .size = sizeof(cli_simple_events), .progress = on_progress, .done = on_done };

@@ -231,6 +231,10 @@ static int scan_file(struct registry_list *l, int dir, size_t i, const char *fil
         if (odd)
                 show_odd(name, shown);
         en = list_get(l, odd ? shown : name, odd, i);
+        if (!en && l->n == MAX_ENTRIES) {
+                l->more += part == 1;
+                return 0;
+        }
         if (!en)
                 return -ENOMEM;
         if (en->dir != i)

@@ -55,7 +55,7 @@ struct registry_entry {
         char fault[120];
         struct source_key key; /* of its first part */
 };
-struct registry_list { struct registry_entry *v; size_t n; };
+struct registry_list { struct registry_entry *v; size_t n, more; /* names beyond those of the list */ };
 int registry_scan(const char *const *dirs, size_t n_dirs, struct registry_list *ret); /* sorted by name */
 void registry_list_free(struct registry_list *l);
 

@@ -129,10 +129,16 @@ static uint64_t wait_of(const struct request *rq, uint32_t position, uint64_t no
         return (uint64_t)(left / m->n_running * (position / m->profile.slots + 1) / (rate / m->n_running) * 1000);
 }
 
+/* A message holds so many values (a map's keys and values, a list's entries); some are the frame's and the reply's own. */
+#define ROOM (WIRE_MAX_VALUES - 256)
+#define PS_VALUES 31     /* of a ps_entry */
+#define MODEL_VALUES 43  /* of a model_info */
+#define ON_DISK_VALUES 13 /* of one that is not resident: name, where, bytes, n_parts, note, and one to spare */
+
 int report_ps(struct session *se, struct schema_msg *m, struct frame *f, struct h_error *err) {
         struct server *s = se->server;
         uint64_t now = server_now(s);
-        uint32_t max = MIN(s->n_requests, 4096u), n = 0;
+        uint32_t max = MIN(s->n_requests, (uint32_t)(ROOM / PS_VALUES)), n = 0, more = 0;
         _cleanup_(freep) struct wire_ps_entry *e = h_new0(struct wire_ps_entry, max);
         _cleanup_(buf_free) struct buf out = {};
         struct wire_ps_reply r;
@@ -144,10 +150,12 @@ int report_ps(struct session *se, struct schema_msg *m, struct frame *f, struct 
                 bool own = rq->user == se->user || (se->rights & (1u << ACCESS_SEE));
                 struct wire_ps_entry *p = &e[n];
 
-                if (n == max)
-                        break;
                 if (!own)
                         continue;
+                if (n == max) {
+                        more++;
+                        continue;
+                }
                 n++;
                 wire_init_ps_entry(p);
                 p->request = rq->id;
@@ -179,6 +187,7 @@ int report_ps(struct session *se, struct schema_msg *m, struct frame *f, struct 
         wire_init_ps_reply(&r);
         r.requests = e;
         r.n_requests = n;
+        r.more = more;
         q = wire_encode_ps_reply(&out, m->id, &r, err);
         if (q == 0)
                 session_send(se, &out);
@@ -272,7 +281,7 @@ static int by_name(const void *a, const void *b) {
 static int send_models(struct session *se, uint32_t id, const struct registry_list *l, struct h_error *err) {
         struct server *s = se->server;
         uint32_t uid = se->user->uid;
-        size_t n_models = 0, max, n = 0;
+        size_t n_models = 0, max, n = 0, left = ROOM, more = l->more;
         _cleanup_(freep) struct wire_model_info *v = NULL;
         _cleanup_(freep) struct texts { char hex[65], note[640]; } *texts = NULL;
         _cleanup_(buf_free) struct buf out = {};
@@ -289,19 +298,29 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
         n_models = 0;
         list_foreach(mo, &s->models, struct model, link) {
                 const char *name = model_name_for(mo, uid);
-                if (!name || n == max)
+                if (!name)
                         continue;
+                if (n == max || left < MODEL_VALUES) {
+                        more++;
+                        continue;
+                }
+                left -= MODEL_VALUES;
                 wire_init_model_info(&v[n]);
                 v[n].name = name;
                 fill_resident(&v[n], mo, server_now(s), texts[n_models].hex);
                 note_replaced(&v[n++], mo, l, texts[n_models++].note);
         }
-        for (size_t i = 0; i < l->n && n < max; i++) {
+        for (size_t i = 0; i < l->n; i++) {
                 const struct model *mo = model_by_name(s, l->v[i].name, uid);
                 const char *shown = mo ? model_name_for(mo, uid) : NULL;
 
                 if (shown && strcmp(shown, l->v[i].name) == 0)
                         continue;
+                if (n == max || left < ON_DISK_VALUES) {
+                        more++;
+                        continue;
+                }
+                left -= ON_DISK_VALUES;
                 wire_init_model_info(&v[n]);
                 v[n].name = l->v[i].name;
                 v[n].n_parts = MIN(MAX(l->v[i].n_parts, 1u), 128u);
@@ -323,6 +342,7 @@ static int send_models(struct session *se, uint32_t id, const struct registry_li
         r.n_models = n;
         r.dirs = (const char **)s->config.dirs->v;
         r.n_dirs = s->config.dirs->n;
+        r.more = (uint32_t)more;
         q = wire_encode_models_reply(&out, id, &r, err);
         if (q == 0)
                 session_send(se, &out);

@@ -426,6 +426,31 @@ def ps_and_models():
         assert c.generate(prompt="x", max_tokens=1)[2]["n_generated"] == 1
 
 
+def values_of(v):
+    """As a message's limit counts them."""
+    if isinstance(v, dict):
+        return 1 + sum(1 + values_of(x) for x in v.values())
+    return 1 + sum(map(values_of, v)) if isinstance(v, list) else 1
+
+
+def lists_longer_than_a_message():
+    """More requests and models than a message may have values for: as many as it holds, and how many more there are."""
+    with daemon(config="[limits]\nrequests_per_user = 6000\n[models]\nslots = 1\n") as d, Client(d.path, name="n" * 64) as c, Client(d.path) as other:
+        running = long_answer(c, 500, credits=1)
+        read_tokens(c, running, 1)
+        for _ in range(2499):
+            c.start("generate", {"model": "tiny", "prompt": "x", "max_tokens": 1})
+        c.call("ping")
+        got = other.call("ps")
+        assert values_of(got) < 65500 and len(got["requests"]) > 2000 and len(got["requests"]) + got["more"] == 2500, (len(got["requests"]), got.get("more"))
+        assert got["requests"][0]["n_generated"] == 1, "the oldest comes first"
+        for n in range(4999):
+            os.link(d.models / "tiny.gguf", d.models / f"m{n}.gguf")
+        got = other.call("models")
+        assert values_of(got) < 65500 and len(got["models"]) > 4000 and len(got["models"]) + got["more"] == 5000, (len(got["models"]), got.get("more"))
+        assert [m["name"] for m in got["models"] if m.get("in_use")] == ["tiny"]
+
+
 def status_answers_during_work():
     """status, ping and ps come from the broker: also while prompts are evaluated and models loaded."""
     with daemon() as d, Client(d.path) as c, Client(d.path) as other:
@@ -444,4 +469,4 @@ def status_answers_during_work():
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
                     a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
-                    prefixes_are_reused, the_last_token_is_not_kept, prewarm, chat, embeddings, constrained, a_limit_ends_complete, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, status_answers_during_work]))
+                    prefixes_are_reused, the_last_token_is_not_kept, prewarm, chat, embeddings, constrained, a_limit_ends_complete, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, lists_longer_than_a_message, status_answers_during_work]))
