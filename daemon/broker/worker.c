@@ -446,7 +446,7 @@ void worker_stop(struct server *s) {
         w->state = WORKER_STOPPED;
         uv_timer_stop(&w->timer);
         if (w->process) {
-                channel_close(&w->process->channel); /* it ends when it sees that */
-                uv_process_kill(&w->process->process, SIGTERM);
+                channel_close(&w->process->channel);
+                uv_process_kill(&w->process->process, SIGKILL); /* it has nothing to tidy up, and one that stands still would not end by less */
         }
 }

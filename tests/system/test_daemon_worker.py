@@ -190,6 +190,24 @@ def a_worker_that_ends_at_once():
             expect("worker_lost", lambda: c.call("load", {"model": "tiny"}), "exited with status 3")
 
 
+def a_stop_waits_for_no_worker():
+    """The daemon is told to end while its worker stands still, idle or in mid-stream: it ends, and its client hears why."""
+    for idle in (True, False):
+        with private_dir() as home:
+            d = Daemon(HEARTHD, home, "--model-dir", str(MODELS))
+            with Client(d.path) as c:
+                c.call("load", {"model": TINY.stem})
+                if not idle:
+                    i = c.start("generate", {"model": TINY.stem, "prompt": "the cat", "max_tokens": 300, "credits": 5, **NO_END})
+                    read_tokens(c, i, 5)
+                os.kill(worker_of(c), signal.SIGSTOP)
+                d.process.terminate()
+                if not idle:
+                    expect("shutting_down", lambda: finish(c, i))
+                assert d.process.wait(30) == 0
+            d.stop()
+
+
 def a_killed_fill_is_started_anew():
     """A process that reads a model is killed, before or in the middle of it: it is read again, and who waits has the same answer."""
     with private_dir() as home:
@@ -230,4 +248,4 @@ def a_fill_killed_twice():
 
 sys.exit(run_tests([a_stream_survives, many_survive_and_stop_strings_too, reused_generated_tokens_replay, three_deaths_end_a_request,
                     idle_death, cancel_and_hangup_meet_a_death, a_hung_worker_is_ended, a_slow_start_is_no_hang, status_while_the_worker_is_stopped,
-                    no_worker_program, a_worker_that_ends_at_once, a_killed_fill_is_started_anew, a_fill_killed_twice]))
+                    no_worker_program, a_worker_that_ends_at_once, a_stop_waits_for_no_worker, a_killed_fill_is_started_anew, a_fill_killed_twice]))
