@@ -130,9 +130,7 @@ static void check_socket(struct visit *v) {
         case 0:
                 return;
         case -ECONNREFUSED:
-                doctor_tell(d, FINDING_FAULT, "socket", system ? "fix: sudo systemctl restart hearthd.socket" :
-                            "fix: hearth models (starts one, which replaces it), or: systemctl --user start hearthd.socket",
-                            "%s is there, but nobody listens: a daemon ended without tidying up", c->socket);
+                doctor_refused(d, c->socket, system);
                 break;
         case -ENOENT:
                 doctor_tell(d, FINDING_FAULT, "socket", system ? "fix: sudo systemctl enable --now hearthd.socket" :

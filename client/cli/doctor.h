@@ -44,6 +44,7 @@ char *doctor_path(const struct doctor *d, const char *path, char ret[512]);
 /* doctor_daemon.c: the daemon's own place: what it left behind, what holds it back. */
 void doctor_socket_dir(struct doctor *d, const char *socket);
 void doctor_stale(struct doctor *d, const char *socket);
+void doctor_refused(struct doctor *d, const char *socket, bool system);
 void doctor_no_permission(struct doctor *d, const char *socket);
 void doctor_limits(struct doctor *d);
 void doctor_cgroup(struct doctor *d);

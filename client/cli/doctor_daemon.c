@@ -105,6 +105,21 @@ void doctor_stale(struct doctor *d, const char *socket) {
         }
 }
 
+/* Something is there, but nobody listens. */
+void doctor_refused(struct doctor *d, const char *socket, bool system) {
+        char full[512], advice[500];
+        struct stat st;
+
+        if (stat(doctor_path(d, socket, full), &st) == 0 && !S_ISSOCK(st.st_mode)) {
+                snprintf(advice, sizeof(advice), "a daemon leaves it alone and does not start; fix: %s", system ? "move it away, then: sudo systemctl restart "
+                         "hearthd.socket" : "move it away, or name another path in HEARTH_SOCKET");
+                doctor_tell(d, FINDING_FAULT, "socket", advice, "%s is there and is no socket", socket);
+        } else
+                doctor_tell(d, FINDING_FAULT, "socket", system ? "fix: sudo systemctl restart hearthd.socket" :
+                            "fix: hearth models (starts one, which replaces it), or: systemctl --user start hearthd.socket",
+                            "%s is there, but nobody listens: a daemon ended without tidying up", socket);
+}
+
 /* Connecting was refused: whose is it, and what is missing. */
 void doctor_no_permission(struct doctor *d, const char *socket) {
         char full[512], advice[500];

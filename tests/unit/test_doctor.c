@@ -276,6 +276,12 @@ static void test_socket_dir(void **state) {
         doctor_socket_dir(&x->d, "/run/x/hearth.sock");
         expect(x, "! socket: the directory /run/x can be written by everybody (mode 0777) | another user could");
         quiet(x);
+        doctor_refused(&x->d, "/run/x/hearth.sock", false);
+        expect(x, "! socket: /run/x/hearth.sock is there and is no socket | a daemon leaves it alone");
+        quiet(x);
+        doctor_refused(&x->d, "/run/x/nothing.sock", true);
+        expect(x, "but nobody listens");
+        quiet(x);
         doctor_no_permission(&x->d, "/run/x/nothing.sock");
         expect(x, "! socket: /run/x/nothing.sock: no permission for user");
         quiet(x);
