@@ -276,7 +276,7 @@ void request_on_out(struct request *rq, const struct wk_out *m) {
                         buf_clear(&b); /* a replay: the client knows */
                 rq->accepted = true;
         }
-        if (b.len && !rq->cancel)
+        if (b.len && !rq->broken) /* also when it is to end: its reply counts these tokens */
                 request_send(rq, &b);
         request_grant(rq);
         suspects_go_on(rq->server);

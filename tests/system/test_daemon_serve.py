@@ -112,6 +112,33 @@ def cancel_ends_one():
         assert ends[b]["finish"] == "length" and ends[queued[0]]["finish"] == "length", ends
 
 
+def what_was_generated_is_sent():
+    """However a request is ended, the reply counts no token that its client did not get, and the text is theirs."""
+    with daemon() as d, Client(d.path) as c, Client(d.path) as other:
+        want = c.generate(model="tiny", prompt="the cat", max_tokens=400, temperature=0.0, exact=True, **NO_END)
+        ends = set()
+        for n in range(60):
+            how = ("cancel", "deadline", "superseded", "unload")[n % 4]
+            more = {"deadline_ms": 5 + n // 2} if how == "deadline" else {"supersedes": "k"} if how == "superseded" else {}
+            if how == "unload" or n < 8:
+                c.call("load", {"model": "tiny"})
+            i = long_answer(c, 400, exact=True, **more)
+            got, text = read_tokens(c, i, 1 + n) if how != "deadline" else ([], "")
+            if how == "cancel":
+                c.cancel(i)
+            elif how == "superseded":
+                c.cancel(long_answer(c, 400, **more))
+            elif how == "unload":
+                other.call("unload", {"model": "tiny", "force": True})
+            rest, end, reply, _ = finish(c, i)
+            got, text = got + rest, text + end
+            ends.add(reply["finish"])
+            assert reply.get("n_generated", 0) == len(got), f"{how}: {reply['n_generated']} tokens were generated, {len(got)} arrived: {reply}"
+            assert got == want[1][: len(got)], how
+            assert want[0].startswith(text.rstrip("\ufffd")), (how, want[0], text)  # it may end within a character
+        assert ends >= {"cancelled", "deadline", "superseded"}, ends
+
+
 def deadline_and_supersedes():
     """A deadline ends an answer with what there is; a newer request with the same key ends the older."""
     with daemon() as d, Client(d.path) as c:
@@ -467,6 +494,6 @@ def status_answers_during_work():
 
 
 sys.exit(run_tests([streams_an_answer, a_seed_decides, many_clients_interleave, more_requests_than_slots,
-                    a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, deadline_and_supersedes,
+                    a_hangup_frees_the_slot, half_closed_is_gone, cancel_ends_one, what_was_generated_is_sent, deadline_and_supersedes,
                     credits_pace_a_stream, a_slow_reader_pauses_only_itself, stop_strings, prompt_ids_and_tokenize,
                     prefixes_are_reused, the_last_token_is_not_kept, prewarm, chat, embeddings, constrained, a_limit_ends_complete, a_costly_grammar_slows_nobody, logprobs, whole_context, ps_and_models, lists_longer_than_a_message, status_answers_during_work]))
