@@ -51,10 +51,10 @@ static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
         float *hx = random_floats((size_t)n * t->d, 3), *hr = random_floats((size_t)n * t->n_expert, 4), *hb = random_floats(65536, 5);
         char what[140];
 
-        if (!t->fused)
-                matrix_new(r, t->t, t->ff, t->d, t->n_expert, false, 1, &gate);
-        matrix_new(r, t->t, t->fused ? 2 * t->ff : t->ff, t->d, t->n_expert, false, 2, &up);
-        matrix_new(r, t->t, t->d, t->ff, t->n_expert, false, 3, &down);
+        if ((!t->fused && matrix_new(r, t->t, t->ff, t->d, t->n_expert, false, 1, &gate) < 0) ||
+            matrix_new(r, t->t, t->fused ? 2 * t->ff : t->ff, t->d, t->n_expert, false, 2, &up) < 0 ||
+            matrix_new(r, t->t, t->d, t->ff, t->n_expert, false, 3, &down) < 0)
+                exit(70); /* no such matrix: a case is wrong */
         struct pair bias = both(r, hb, 65536 * 4), route = both(r, hr, (size_t)n * t->n_expert * 4), y = both_poison(r, (size_t)n * t->d);
         struct acts x = acts_new(r, hx, n, t->d);
         snprintf(what, sizeof(what), "moe %s, %u of %u, %u -> %u, gating %d%s%s%s, n %u", k_type_name(t->t), t->n_used, t->n_expert, t->d, t->ff,
@@ -176,7 +176,7 @@ void check_moe(struct rig *r) {
                 moe_case(r, &cases[i], r->tiny ? 6 : 23);
         }
         /* An expert larger than the room in which it is decoded. */
-        static const struct moe large = { K_Q4_0, 2, 1, 8192, 4400, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
+        static const struct moe large = { K_Q4_0, 2, 1, 8192, 4384, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
         if (!r->tiny)
                 moe_case(r, &large, 5);
         if (!r->exact) {
