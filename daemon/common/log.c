@@ -2,6 +2,7 @@
 #include "daemon/common/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,15 +29,20 @@ bool log_level_parse(const char *name, enum log_level *ret) {
         return false;
 }
 
-/* One write per line, so that lines of several processes don't mix; a full pipe loses a line, not the daemon. */
+/*
+ * One write per line, so that lines of several processes don't mix. Where nobody reads (a pipe, a stopped terminal, a journal that
+ * stands still) a line is lost, not the daemon: what has room by poll() takes as much as a line without waiting.
+ */
 static void to_stderr(const struct log *l, enum log_level level, const char *message) {
+        struct pollfd room = { .fd = STDERR_FILENO, .events = POLLOUT };
         char line[1200];
         int n = l->journal ? snprintf(line, sizeof(line) - 1, "<%d>%s", (int)level, message)
                            : snprintf(line, sizeof(line) - 1, "%s: %s", l->program, message);
 
         n = MIN(n, (int)sizeof(line) - 2);
         line[n++] = '\n';
-        (void)!write(STDERR_FILENO, line, (size_t)n);
+        if (poll(&room, 1, 0) != 0) /* an error: then write() says what it is, and to nobody */
+                (void)!write(STDERR_FILENO, line, (size_t)n);
 }
 
 static void emit(const struct log *l, enum log_level level, const char *const *fields, size_t n_fields, const char *fmt, va_list ap) {

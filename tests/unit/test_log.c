@@ -121,8 +121,31 @@ static void test_stream(void **state) {
         assert_false(log_stream_is_journal("nonsense"));
 }
 
+/* Nobody reads what stderr leads to: lines are lost, and whoever writes them goes on. */
+static void test_full(void **state) {
+        struct log l = { .level = LOG_LEVEL_INFO, .program = "test" };
+        int saved = dup(STDERR_FILENO), fds[2];
+        char buf[4096];
+
+        for (int k = 0; k < 2; k++) {
+                assert_int_equal(k ? socketpair(AF_UNIX, SOCK_STREAM, 0, fds) : pipe(fds), 0);
+                dup2(fds[1], STDERR_FILENO);
+                alarm(30); /* ends a test that waits */
+                for (int i = 0; i < 20000; i++)
+                        log_line(&l, LOG_LEVEL_INFO, "line %d of %0*d", i, i % 1000, 0);
+                alarm(0);
+                dup2(saved, STDERR_FILENO);
+                close(fds[1]);
+                assert_true(read(fds[0], buf, sizeof(buf)) > 14);
+                assert_memory_equal(buf, "test: line 0 of", 15);
+                close(fds[0]);
+        }
+        close(saved);
+}
+
 int main(void) {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_fields), cmocka_unit_test(test_without_journal), cmocka_unit_test(test_stream) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_fields), cmocka_unit_test(test_without_journal), cmocka_unit_test(test_stream),
+                                            cmocka_unit_test(test_full) };
         int r;
 
         if (!mkdtemp(dir))
