@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/stdfds.h"
 #include "client/cli/cli.h"
 
 static char *directory_of_self(void) {
@@ -93,8 +94,10 @@ static int run(struct cli *c, int argc, char **argv) {
 
 int main(int argc, char **argv) {
         struct cli c = { .signal_fd = -1 };
-        int r = setup(&c);
+        int r;
 
+        standard_fds_open();
+        r = setup(&c);
         if (!r)
                 r = run(&c, argc, argv);
         cli_progress_clear(&c);

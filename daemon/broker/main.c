@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/latency.h"
+#include "base/stdfds.h"
 #include "daemon/broker/accept.h"
 #include "daemon/broker/card.h"
 #include "daemon/broker/files.h"
@@ -204,6 +205,7 @@ int main(int argc, char **argv) {
         struct cgroup_bound bound = {};
         int r, status = 0;
 
+        standard_fds_open();
         o.home = getenv("HOME");
         o.xdg_config_home = getenv("XDG_CONFIG_HOME");
         o.xdg_data_home = getenv("XDG_DATA_HOME");

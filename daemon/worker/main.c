@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include "base/stdfds.h"
 #include "daemon/worker/worker.h"
 
 static bool has_channel(void) {
@@ -89,10 +90,12 @@ static int calibrate(const struct log *log, int n, char **words) {
 }
 
 int main(int argc, char **argv) {
-        struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
+        struct log log = { .level = LOG_LEVEL_INFO, .program = "hearth-worker" };
         enum sandbox_wish wish;
         bool ahead;
 
+        standard_fds_open();
+        log.journal = log_stream_is_journal(getenv("JOURNAL_STREAM"));
         signal(SIGPIPE, SIG_IGN);
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
                 return inspect(&(struct log){ .level = LOG_LEVEL_INFO, .program = strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker" },

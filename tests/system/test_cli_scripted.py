@@ -142,6 +142,8 @@ def test_options():
             for words in (["--help"], ["run", "--help"], ["help", "run"], ["completion", "bash"], ["run", "m", "p"]):
                 r = subprocess.run([HEARTH, *words], env=f.env, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60)
                 assert r.returncode == 74 and b"standard output" in r.stderr, (words, r)
+        r = subprocess.run([HEARTH, "run", "m", "p"], env=f.env, stdin=subprocess.DEVNULL, preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, timeout=60)
+        assert r.returncode == 74 and b"standard output: Bad file" in r.stderr, r  # closed: no socket got its number
 
 
 def test_stats():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the daemon comes up and goes: sockets, permissions, activation, notification, stopping."""
 import fcntl
+import signal
 import socket
 import stat
 import subprocess
@@ -147,6 +148,29 @@ def activation():
         assert "STATUS=" in got[ready]
 
 
+def standard_files_are_closed():
+    """Started without standard input, output and error: nothing else gets their numbers, it serves, replaces its worker and stops."""
+    with private_dir() as home:
+        models = pathlib.Path(home) / "models"
+        models.mkdir()
+        shutil.copy(TINY, models / "tiny.gguf")
+        pid = os.fork()
+        if pid == 0:
+            os.closerange(0, 3)
+            os.execve(HEARTHD, [HEARTHD, "--user", "--model-dir", str(models)], {**os.environ, "HOME": home, "XDG_RUNTIME_DIR": home})
+        path = f"{home}/hearth/hearth.sock"
+        until("it serves", lambda: serves(path))
+        with Client(path) as c:
+            assert c.generate(model="tiny", prompt="x", max_tokens=3, **NO_END)[2]["n_generated"] == 3
+            worker = c.call("status")["worker_pid"]
+            for p in (pid, worker):
+                assert {os.readlink(f"/proc/{p}/fd/{n}") for n in range(3)} == {"/dev/null"}, p
+            os.kill(worker, signal.SIGKILL)
+            assert c.generate(model="tiny", prompt="x", max_tokens=3, **NO_END)[2]["n_generated"] == 3
+        os.kill(pid, signal.SIGTERM)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
 def stopping():
     """SIGTERM ends running streams with shutting_down and leaves no process behind."""
     with daemon() as d, Client(d.path) as c:
@@ -199,5 +223,5 @@ slots = 2
         assert status["host_budget"] == 1 << 30 and "1 thread" in status["device"], status
 
 
-sys.exit(run_tests([default_place, born_with_its_mode, system_mode, stale_socket, two_at_once, activation, stopping,
+sys.exit(run_tests([default_place, born_with_its_mode, system_mode, stale_socket, two_at_once, activation, standard_files_are_closed, stopping,
                     a_killed_daemon_takes_its_worker_along, configuration]))
