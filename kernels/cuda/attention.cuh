@@ -6,6 +6,8 @@
 #include "kernels/cuda/image.cuh"
 #include "kernels/cuda/head.cuh"
 
+enum { ATT_TILE = 64 }; /* tokens of a tile; those of a page are a multiple for the tensor-core kernels */
+
 /* What the command before attention does, where attention does it: q is as the product has it then. */
 struct att_turn {
         struct head_rules rules;

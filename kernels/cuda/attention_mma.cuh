@@ -22,7 +22,7 @@
 
 #include "kernels/cuda/attention.cuh"
 
-enum { ATT_TILE = 64, ATT_WARPS = 4 };
+enum { ATT_WARPS = 4 };
 
 static __device__ __forceinline__ void mma_att(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -218,6 +218,10 @@ extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, c
         d->smem_sm = p.sharedMemPerMultiprocessor;
         d->smem_block = p.sharedMemPerBlockOptin;
         d->sm90 = p.major == 9 && o->variant != k_cuda_options::K_CUDA_VARIANT_PORTABLE;
+        if (o->variant == k_cuda_options::K_CUDA_VARIANT_PORTABLE) { /* as on the cards that it is for (sm_86, 89, 120) */
+                d->smem_sm = MIN(d->smem_sm, (size_t)100 << 10);
+                d->smem_block = MIN(d->smem_block, (size_t)99 << 10);
+        }
         d->pdl = p.major >= 9;
         d->mem.budget = o->vram_budget;
         r = dev_init(d);
