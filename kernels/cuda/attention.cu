@@ -148,7 +148,7 @@ typedef int (*attn_mma)(struct cuda_dev *, const attn_args &, uint32_t, uint32_t
 /* By shape and type alone. */
 static attn_mma mma_for(const attn_args &a) {
         const bool type = a.kv.type_k == K_F16 || a.kv.type_k == K_Q8_0 || a.kv.type_k == K_Q4_0;
-        if (!type || !a.kv.v || a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
+        if (!type || !a.kv.v || a.kv.page_tokens % ATT_TILE || a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
                 return NULL;
         return a.kv.dk == 64 ? cuda_attention_mma_64 : a.kv.dk == 128 ? cuda_attention_mma_128 : a.kv.dk == 256 ? cuda_attention_mma_256 : NULL;
 }

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 3, PAGE = 32, PAGES = 160 };
+enum { SEQ = 3, PAGE = 64, PAGES = 80 };
 
 struct attn {
         const char *name;
