@@ -19,7 +19,7 @@
  */
 
 #include "kernels/cuda/cuda.cuh"
-#include "kernels/cuda/types.cuh"
+#include "kernels/cuda/tile.cuh"
 
 struct matvec_out {
         plane_base w;
@@ -48,72 +48,6 @@ struct matvec_args {
         struct matvec_choice how; /* for the launch; no kernel reads it */
 };
 
-/* c = start + a b */
-static __device__ __forceinline__ void mma_s8_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int start) {
-        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
-}
-/* c += a b; U: the codes are unsigned */
-template <bool U> static __device__ __forceinline__ void mma_k32_add(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-        if (U)
-                asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-        else
-                asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <bool U> static __device__ __forceinline__ void mma_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
-        if (U)
-                asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-                    : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-                    : "r"(a0), "r"(a1), "r"(b0), "r"(start));
-        else
-                asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-                    : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-                    : "r"(a0), "r"(a1), "r"(b0), "r"(start));
-}
-
-/* An int accumulator that starts here reads as a float 2^23 * 1.5 + sum: exact for |sum| < 2^22 (at most 32 * 127 * 128). */
-#define INT_BIAS 0x4b400000
-/* The sum over 'field', a power of four that divides it. */
-static __device__ __forceinline__ float int_sum(int c, float field) {
-        return __fmaf_rn(__int_as_float(c), 1.0f / field, -12582912.0f / field);
-}
-
-template <class Q> static __device__ __forceinline__ void tile_codes(const Q &w, int kb, uint32_t a[4]) {
-        if constexpr (Q::FIELDS)
-                w.fields(kb, a);
-        else
-                w.codes(kb, a);
-}
-/* What int_sum() divides by: block kb, half h. */
-template <class Q> static __device__ __forceinline__ constexpr float tile_field(int kb, int h) {
-        return Q::FIELDS ? (float)(1 << (4 * (kb & 1) + 2 * h)) : 1.0f;
-}
-
-/* A plane's part of a tile, 16 bytes a lane; to, from: this lane's, to a shared address. */
-template <int OFF> static __device__ __forceinline__ void copy16(uint32_t to, const uint8_t *from, int off) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from + off), "n"(OFF));
-}
-template <int AT, int BYTES> static __device__ __forceinline__ void copy_plane(uint32_t to, const uint8_t *from, uint32_t lane) {
-        if constexpr (BYTES >= 512)
-                copy16<AT>(to, from, 0);
-        if constexpr (BYTES >= 1024)
-                copy16<AT + 512>(to, from, 512);
-        if constexpr (BYTES >= 1536)
-                copy16<AT + 1024>(to, from, 1024);
-        if constexpr (BYTES >= 2048)
-                copy16<AT + 1536>(to, from, 1536);
-        if constexpr (BYTES > 2048)
-                copy_plane<AT + 2048, BYTES - 2048>(to, from + 2048, lane);
-        else if constexpr (BYTES % 512)
-                if (lane < BYTES % 512 / 16)
-                        copy16<AT + BYTES / 512 * 512>(to, from, BYTES / 512 * 512);
-}
-
 /* Row group number 'slot' of a unit: of which output, and which of its own; false behind the end. */
 static __device__ __forceinline__ bool matvec_group(const matvec_args &a, uint32_t unit, uint32_t slot, uint32_t &o, uint32_t &rg) {
         if (a.glu) {
@@ -130,11 +64,6 @@ static __device__ __forceinline__ bool matvec_group(const matvec_args &a, uint32
         rg -= a.out[o].rg0;
         return true;
 }
-
-template <int TYPE> struct matvec_stage {
-        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-        static constexpr int BYTES = TB.code + TB.high + TB.scale + TB.super;
-};
 
 /* Where a warp is: its share of a row, its row groups among a unit's. No divisions: they would stand before the first load. */
 struct matvec_place {
@@ -161,7 +90,7 @@ struct matvec_place {
  * (matvec_run), and those beyond its rows are the last one again, for nobody.
  */
 template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
-        typedef matvec_stage<TYPE> ST;
+        typedef tile_stage<TYPE> ST;
         static constexpr tile_bytes TB = ST::TB;
         static constexpr int BYTES = ST::BYTES * SIDE;
         const uint8_t *at[4];                    /* this lane's part of tile 0 of the warp's share, of the output asked for */

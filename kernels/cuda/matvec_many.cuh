@@ -87,7 +87,7 @@ static __device__ __forceinline__ void many_quarter(const tile_src &src, Q &w, u
 
 /* NT: columns are in NT eights; SIDE: row groups that a warp has side by side, for which it reads activations once. */
 template <int TYPE, int NT, int SIDE> struct many_shape {
-        static constexpr int STAGE = matvec_stage<TYPE>::BYTES * SIDE;
+        static constexpr int STAGE = tile_stage<TYPE>::BYTES * SIDE;
         static constexpr int RING = STAGE > 3500 || NT * SIDE > 1 ? 2 : STAGE > 2000 ? 3 : 4;
         static constexpr int COLS = 8 * NT;
         static constexpr uint32_t COL = 20; /* floats of a column's 16 rows: lanes that write and lanes that read four rows then use all banks */
@@ -196,7 +196,7 @@ template <int TYPE, int NT, int SIDE> __global__ void __launch_bounds__(256, man
                                         src[0] = ring.next(base);
 #pragma unroll
                                         for (int u = 1; u < SIDE; u++)
-                                                src[u] = ring.source(src[0].code + u * matvec_stage<TYPE>::BYTES);
+                                                src[u] = ring.source(src[0].code + u * tile_stage<TYPE>::BYTES);
 #pragma unroll
                                         for (int q = 0; q < 4; q++) {
                                                 if (q > 0)

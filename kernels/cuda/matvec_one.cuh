@@ -5,11 +5,8 @@
  * A product with one activation, the step of a single sequence: memory is to be
  * the limit, so each lane's work counts.
  *
- * An MMA has eight columns of activations, and there is one. Column n gets the
- * activation's n-th block of 32 (or the n-th half of one) and zeros elsewhere,
- * so after a tile's eight MMAs the accumulators hold the sums of all blocks of
- * all rows, each lane those of two rows and of two blocks of 32: every lane
- * scales what nobody else does. The order of the sum is matvec.cuh's.
+ * A tile is multiplied by one_tile() (tile.cuh), so every lane scales what nobody
+ * else does. The order of the sum is matvec.cuh's.
  *
  * The activation's image lies in shared memory, each warp's share copied by the
  * warp itself. The warps that multiply never wait for each other: their sums go
@@ -22,50 +19,6 @@
 template <class Q> struct one_image { /* per tile */
         static constexpr uint32_t BYTES = 256 + 32 + (Q::HAS_MIN ? 64 : 0);
 };
-
-/* One tile: acc[r] += this lane's part of row g + 8 r. */
-template <class Q>
-static __device__ __forceinline__ void one_tile(const Q &w, const float (&sc)[2][4], const float (&mn)[2][4], const uint8_t *codes,
-                                                const uint8_t *dx, const uint8_t *sx, uint32_t g, uint32_t t, float acc[2]) {
-        int c[2][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-                c[0][i] = c[1][i] = INT_BIAS;
-        const uint8_t *b = codes + (g >> 1) * 64 + t * 16;
-        const uint2 bw = Q::N16 ? make_uint2(*(const uint32_t *)(b + (g & 1) * 4), *(const uint32_t *)(b + 8 + (g & 1) * 4))
-                                : *(const uint2 *)(b + (g & 1) * 8);
-#pragma unroll
-        for (int kb = 0; kb < 8; kb++) {
-                uint32_t a[4];
-                tile_codes(w, kb, a);
-                if (Q::N16) { /* column n: half n & 1 of block n & ~1 (c[0]) or n | 1 (c[1]) */
-                        uint32_t v = kb & 1 ? bw.y : bw.x;
-                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == (kb & ~1) ? v : 0, g == (kb | 1) ? v : 0);
-                } else { /* column n: block n */
-                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == kb ? bw.x : 0, g == kb ? bw.y : 0);
-                }
-        }
-        const float2 d = *(const float2 *)(dx + t * 8);
-        const float4 s = Q::HAS_MIN ? *(const float4 *)(sx + t * 16) : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-                for (int x = 0; x < 2; x++) {
-                        const float dv = x ? d.y : d.x;
-                        if (Q::N16) {
-#pragma unroll
-                                for (int h = 0; h < 2; h++) {
-                                        acc[r] = __fmaf_rn(sc[r][2 * x + h], __fmul_rn(int_sum(c[x][2 * r + h], tile_field<Q>(x, h)), dv), acc[r]);
-                                        if (Q::HAS_MIN)
-                                                acc[r] = __fmaf_rn(-mn[r][2 * x + h], x ? (h ? s.w : s.z) : (h ? s.y : s.x), acc[r]);
-                                }
-                        } else {
-                                acc[r] = __fmaf_rn(sc[r][x], __fmul_rn(int_sum(c[x][2 * r + x], 1), dv), acc[r]);
-                                if (Q::HAS_MIN)
-                                        acc[r] = __fmaf_rn(-mn[r][x], x ? __fadd_rn(s.z, s.w) : __fadd_rn(s.x, s.y), acc[r]);
-                        }
-                }
-}
 
 /* A warp's share of the image, copied by itself: codes, scales, sums. */
 template <class Q> static __device__ __forceinline__ void one_share(const matvec_args &a, const matvec_place &p, size_t slot, uint8_t *x) {
@@ -118,7 +71,7 @@ static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity) {
 
 /* DEEP: as many tiles as leave room for another block of that kind, which is then the next product's. */
 template <int TYPE, bool DEEP> struct one_shape {
-        static constexpr int STAGE = matvec_stage<TYPE>::BYTES;
+        static constexpr int STAGE = tile_stage<TYPE>::BYTES;
         static constexpr int RING_PLAIN = STAGE > 3500 ? 2 : STAGE > 2000 ? 3 : STAGE > 1400 ? 4 : 5;
         static constexpr int RING_DEEP = 11600 / STAGE > RING_PLAIN ? 11600 / STAGE : RING_PLAIN + 1;
         static constexpr int RING = DEEP ? RING_DEEP : RING_PLAIN;

@@ -325,6 +325,7 @@ static int role_d_direct(const struct moe_run *m, const uint8_t *image, uint32_t
         p.weight = m->s.weight + p0;
         p.pairs = n * K;
         p.n_used = K;
+        p.n_expert = c->a.n_expert;
         p.act = (uint32_t)c->a.act;
         p.alpha = c->a.alpha;
         p.limit = c->a.limit;

@@ -9,17 +9,20 @@
  *
  * A pair is (row, rank), number row * n_used + rank. No lists are made: the
  * block of a pair looks for the other pairs with its expert, and leaves them to
- * the first of them, so an expert's tiles are decoded once for all its rows.
+ * the first of them, so an expert's tiles are decoded once for all its rows (with
+ * many rows there are as many blocks as experts instead). These go
+ * two by two (tile.cuh), as most experts have one or two.
  * With few rows the down product goes row by row instead, which can sum at once.
  *
- * A row's sum has the same order in every form (one per shape: parts of the
- * columns in order, then ranks in order), so bits don't depend on company.
+ * A row's sum has the same order in every form (one per shape: within a part of
+ * the columns four sums, added as (0 + 1) + (2 + 3), then parts in order, then
+ * ranks in order), so bits don't depend on company.
  */
 
 #include <errno.h>
 
 #include "kernels/cuda/moe_router.cuh"
-#include "kernels/cuda/types.cuh"
+#include "kernels/cuda/tile.cuh"
 
 enum {
         MOE_BLOCK_RG = 4,    /* row groups of 16 rows that a block computes */
@@ -38,7 +41,7 @@ struct moe_product {
         moe_side side[2];    /* gate, up; down alone in [0] */
         const uint32_t *id;  /* [pairs] expert */
         const float *weight; /* [pairs] */
-        uint32_t pairs, n_used;
+        uint32_t pairs, n_used, n_expert;
         const uint8_t *x;    /* images: of rows for gate/up, of pairs for down */
         uint32_t kpad, n_sb, per_warp, ks;
         uint32_t rows;       /* of the result: middle columns, or the model's */
@@ -75,135 +78,6 @@ int cuda_moe_logits(struct cuda_dev *, const moe_route &, const float *w, const 
 int cuda_moe_route(struct cuda_dev *, const moe_route &, const float *w, const float *bias, const float *x, uint32_t cols, float *logits);
 
 #ifdef __CUDACC__
-/* c = start + a b */
-static __device__ __forceinline__ void moe_mma_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int start) {
-        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
-}
-static __device__ __forceinline__ void moe_mma_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
-        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-            : "r"(a0), "r"(a1), "r"(b0), "r"(start));
-}
-
-/* An int accumulator that starts here reads as a float 2^23 * 1.5 + sum: exact for |sum| < 2^22 (at most 32 * 127 * 128). */
-#define MOE_INT_BIAS 0x4b400000
-static __device__ __forceinline__ float moe_int_sum(int c) { return __int_as_float(c) - 12582912.0f; }
-
-/* One tile: 16 rows x 256 columns against 8 NT activations, or only one; the same operations for each. */
-template <class Q, int NT, bool ONE>
-static __device__ __forceinline__ void moe_tile(const Q &w, float acc[NT][4], const uint8_t *const bx[NT],
-                                                   const uint8_t *const cx[NT][2], uint32_t kpad, uint32_t sb) {
-        float tacc[NT][4], tmin[NT][4];
-        constexpr float INV = 1.0f / Q::MUL;
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                        tacc[nt][i] = tmin[nt][i] = 0;
-
-#pragma unroll
-        for (int k4 = 0; k4 < 2; k4++) {
-                float4 dx[NT][2];
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                        for (int j = 0; j < (ONE ? 1 : 2); j++)
-                                dx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + (sb * 8 + k4 * 4) * 4) : make_float4(0, 0, 0, 0);
-#pragma unroll
-                for (int k2 = 0; k2 < 2; k2++) {
-                        uint4 b[NT];
-                        float4 sx[NT][2];
-#pragma unroll
-                        for (int nt = 0; nt < NT; nt++) {
-                                b[nt] = bx[nt] ? *(const uint4 *)(bx[nt] + sb * 256 + (k4 * 2 + k2) * 64) : make_uint4(0, 0, 0, 0);
-                                if (Q::HAS_MIN)
-#pragma unroll
-                                        for (int j = 0; j < (ONE ? 1 : 2); j++)
-                                                sx[nt][j] = cx[nt][j] ? *(const float4 *)(cx[nt][j] + kpad + kpad / 8 +
-                                                                                          (sb * 16 + (k4 * 2 + k2) * 4) * 4)
-                                                                      : make_float4(0, 0, 0, 0);
-                        }
-#pragma unroll
-                        for (int k1 = 0; k1 < 2; k1++) {
-                                const int kb = k4 * 4 + k2 * 2 + k1;
-                                uint32_t a[4];
-                                w.codes(kb, a);
-                                float sc[2][2], mn[2][2];
-#pragma unroll
-                                for (int r = 0; r < 2; r++)
-#pragma unroll
-                                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                                sc[r][h] = w.scale(kb, h, r);
-                                                mn[r][h] = Q::HAS_MIN ? w.min(kb, h, r) : 0;
-                                        }
-#pragma unroll
-                                for (int nt = 0; nt < NT; nt++) {
-                                        uint32_t b0 = k1 ? b[nt].z : b[nt].x, b1 = k1 ? b[nt].w : b[nt].y;
-                                        float *to = Q::SUPER ? tacc[nt] : acc[nt];
-#pragma unroll
-                                        for (int h = 0; h < (Q::N16 ? 2 : 1); h++) {
-                                                int c[4];
-                                                if (Q::N16)
-                                                        moe_mma_k16(c, a[h * 2], a[h * 2 + 1], h ? b1 : b0, MOE_INT_BIAS);
-                                                else
-                                                        moe_mma_k32(c, a, b0, b1, MOE_INT_BIAS);
-#pragma unroll
-                                                for (int i = 0; i < 4; i++) {
-                                                        const int r = i >> 1, j = i & 1;
-                                                        if (ONE && j) /* there is only column 0 */
-                                                                continue;
-                                                        const int x = k2 * 2 + k1;
-                                                        float4 dv = dx[nt][j];
-                                                        float d = x == 0 ? dv.x : x == 1 ? dv.y : x == 2 ? dv.z : dv.w;
-                                                        to[i] = __fmaf_rn(sc[r][h], __fmul_rn(moe_int_sum(c[i]), d), to[i]);
-                                                        if (Q::HAS_MIN) {
-                                                                float4 sv = sx[nt][j];
-                                                                float s;
-                                                                if (Q::N16)
-                                                                        s = k1 == 0 ? (h ? sv.y : sv.x) : (h ? sv.w : sv.z);
-                                                                else
-                                                                        s = k1 == 0 ? __fadd_rn(sv.x, sv.y) : __fadd_rn(sv.z, sv.w);
-                                                                tmin[nt][i] = __fmaf_rn(mn[r][h], s, tmin[nt][i]);
-                                                        }
-                                                }
-                                        }
-                                }
-                        }
-                }
-        }
-        if (Q::SUPER) {
-                float d[2], m[2];
-                w.super(d, m);
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                                acc[nt][i] = __fmaf_rn(__fmul_rn(d[i >> 1], INV), tacc[nt][i], acc[nt][i]);
-                                if (Q::HAS_MIN)
-                                        acc[nt][i] = __fmaf_rn(-m[i >> 1], tmin[nt][i], acc[nt][i]);
-                        }
-        } else if (Q::HAS_MIN) {
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                                acc[nt][i] = __fsub_rn(acc[nt][i], tmin[nt][i]);
-        }
-}
-
-static __device__ __forceinline__ void moe_copy16(uint8_t *to, const uint8_t *from) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
-}
-/* A plane's part of a tile, 16 bytes a lane. */
-template <int BYTES> static __device__ __forceinline__ void moe_copy_plane(uint8_t *to, const uint8_t *from, uint32_t lane) {
-#pragma unroll
-        for (int i = 0; i < (BYTES + 511) / 512; i++)
-                if ((i + 1) * 512 <= BYTES || i * 512 + lane * 16 < BYTES)
-                        moe_copy16(to + i * 512 + lane * 16, from + i * 512 + lane * 16);
-}
-
 /*
  * Activations are read from shared memory. One: a tile's 256 columns of the image
  * (codes, scales, sums) come in the ring with the tile. Eight: each warp copies its
@@ -212,10 +86,11 @@ template <int BYTES> static __device__ __forceinline__ void moe_copy_plane(uint8
  */
 enum { MOE_PIECE = 256 + 32 + 64 };
 template <int TYPE, bool ONE> struct moe_shape {
-        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-        static constexpr int TILE = TB.code + TB.high + TB.scale + TB.super, STAGE = TILE + (ONE ? MOE_PIECE : 0), RING = (TILE > 3500 ? 2 : 3) + (ONE ? 1 : 0);
+        static constexpr int TILE = tile_stage<TYPE>::BYTES, STAGE = TILE + (ONE ? MOE_PIECE : 0), RING = ONE || TILE > 3500 ? 2 : 3;
+        static constexpr uint32_t WARPS = ONE ? 16 : 8; /* at most: with one row each has few tiles, and none waits behind another */
         static __host__ __device__ constexpr uint32_t slot(uint32_t per_warp) { return (MOE_PIECE * per_warp + 63) / 128 * 128 + 64; }
 };
+static __device__ __forceinline__ void moe_copy16(uint8_t *to, const uint8_t *from) { copy16<0>((uint32_t)__cvta_generic_to_shared(to), from, 0); }
 static __device__ __forceinline__ void moe_fetch_piece(uint8_t *to, const uint8_t *image, uint32_t kpad, uint32_t sb, uint32_t lane) {
         if (lane < MOE_PIECE / 16)
                 moe_copy16(to + lane * 16, lane < 16 ? image + sb * 256 + lane * 16
@@ -226,25 +101,52 @@ static __device__ __forceinline__ void moe_fetch_piece(uint8_t *to, const uint8_
 /* A warp's ring of tiles: ask() fetches the next one or nothing; a group is committed either way. */
 template <int TYPE> static __device__ __forceinline__ void moe_fetch(uint8_t *to, const tile_src &s, uint32_t lane) {
         constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-        moe_copy_plane<TB.code>(to, s.code, lane);
-        if (TB.high)
-                moe_copy_plane<TB.high>(to + TB.code, s.high, lane);
-        if (TB.scale)
-                moe_copy_plane<TB.scale>(to + TB.code + TB.high, s.scale, lane);
-        if (TB.super)
-                moe_copy_plane<TB.super>(to + TB.code + TB.high + TB.scale, s.super, lane);
+        const uint32_t dst = (uint32_t)__cvta_generic_to_shared(to) + lane * 16;
+        copy_plane<0, TB.code>(dst, s.code + lane * 16, lane);
+        if constexpr (TB.high > 0)
+                copy_plane<TB.code, TB.high>(dst, s.high + lane * 16, lane);
+        if constexpr (TB.scale > 0)
+                copy_plane<TB.code + TB.high, TB.scale>(dst, s.scale + lane * 16, lane);
+        if constexpr (TB.super > 0)
+                copy_plane<TB.code + TB.high + TB.scale, TB.super>(dst, s.super + lane * 16, lane);
 }
-template <int TYPE> static __device__ __forceinline__ void moe_take(qtype<TYPE> &w, const uint8_t *from, uint32_t lane) {
+/* A tile's codes, and the scales of this lane's blocks. */
+template <int TYPE>
+static __device__ __forceinline__ void moe_take(qtype<TYPE> &w, float (&sc)[2][4], float (&mn)[2][4], const uint8_t *from, uint32_t lane) {
         constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-        tile_load<true>(w, tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale}, lane);
+        const tile_src src = {from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale};
+        w.template load_codes<true>(src, lane);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+                qtype<TYPE>::pair(src, lane >> 2, lane & 3, r, sc[r], mn[r]);
+}
+/* With more pairs than experts a block is an expert's, or there is nothing for it; else that of the first pair which has the expert. */
+static __host__ __device__ __forceinline__ bool moe_by_expert(const moe_product &a) { return a.pairs >= a.n_expert; }
+
+/* One row's activations, which are in the ring behind the tile. */
+template <int TYPE> static __device__ __forceinline__ void moe_one(const uint8_t *from, uint32_t lane, float acc[2]) {
+        const uint8_t *x = from + tile_stage<TYPE>::BYTES;
+        qtype<TYPE> w;
+        float sc[2][4], mn[2][4];
+        moe_take<TYPE>(w, sc, mn, from, lane);
+        one_tile(w, sc, mn, x, x + 256, x + 256 + 32, lane >> 2, lane & 3, acc);
+}
+/* Its sums of rows g and g + 8, in all four lanes. */
+static __device__ __forceinline__ void moe_one_sums(float acc[2], float inv) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                acc[r] = __fadd_rn(acc[r], __shfl_xor_sync(~0u, acc[r], 1));
+                acc[r] = __fmul_rn(__fadd_rn(acc[r], __shfl_xor_sync(~0u, acc[r], 2)), inv);
+        }
 }
 
 /*
  * MOE_GATE_UP: block x has middle columns 32 x .. 32 x + 31: row groups 2x and
- * 2x + 1 of both sides. MOE_DOWN: row groups 4x .. 4x + 3. Block y is a pair.
- * ks warps share a row group; as many groups as fit in 8 warps go side by side.
+ * 2x + 1 of both sides. MOE_DOWN: row groups 4x .. 4x + 3. Block y is a pair
+ * or an expert (moe_by_expert).
+ * ks warps share a row group; as many groups as fit in 8 (one row: 16) warps go side by side.
  */
-template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(256, 2) moe_kernel(const moe_product a) {
+template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(32 * moe_shape<TYPE, ONE>::WARPS, 2) moe_kernel(const moe_product a) {
         typedef qtype<TYPE> Q;
         typedef moe_shape<TYPE, ONE> SH;
         constexpr int RING = SH::RING, STAGE = SH::STAGE, C = ONE ? 1 : 8;
@@ -265,17 +167,18 @@ template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(256, 
                 n_found = n_before = 0;
         pdl_next();
         pdl_wait();
-        const uint32_t expert = a.id[pair];
+        const bool by_expert = !ONE && moe_by_expert(a);
+        const uint32_t expert = by_expert ? blockIdx.y : a.id[pair];
         if (!ONE) {
                 __syncthreads();
                 for (uint32_t p = threadIdx.x; p < a.pairs; p += blockDim.x)
                         if (a.id[p] == expert) {
-                                if (p < pair)
+                                if (!by_expert && p < pair)
                                         n_before = 1;
                                 list[atomicAdd(&n_found, 1)] = p; /* their order decides nothing */
                         }
                 __syncthreads();
-                if (n_before)
+                if (n_before || n_found == 0)
                         return;
                 n = n_found;
         }
@@ -335,37 +238,60 @@ template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(256, 
 #pragma unroll
                 for (int i = 0; i < RING; i++)
                         ask();
-                auto image_of = [&](uint32_t col) -> const uint8_t * { return cb + col < n ? x + col * slot : NULL; };
+                const uint32_t cols = min(n - cb, (uint32_t)C);
                 for (uint32_t i = 0; i < rounds; i++) {
                         const uint32_t l = i * beside + warp / a.ks;
                         uint32_t s, rg;
                         if (!group(i, s, rg))
                                 continue;
-                        float acc[1][4] = {};
+                        float acc[(C + 1) / 2][4] = {};
+                        const uint8_t *xk = x;
 #pragma unroll 1
-                        for (uint32_t k = 0; k < tiles; k++) {
+                        for (uint32_t k = 0; k < tiles; k++, xk += 256) {
                                 asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
                                 __syncwarp();
-                                Q w;
                                 const uint8_t *from = ring + slot_out * STAGE;
-                                moe_take<TYPE>(w, from, lane);
                                 slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
                                 if (ONE) {
-                                        const uint8_t *bx[1] = {g == 0 ? from + SH::TILE + t * 16 : NULL}, *cx[1][2] = {{t == 0 ? from + SH::TILE : NULL, NULL}};
-                                        moe_tile<Q, 1, true>(w, acc, bx, cx, 256, 0);
+                                        moe_one<TYPE>(from, lane, acc[0]);
                                         __syncwarp();
                                         ask(); /* into the place just read */
                                 } else {
-                                        const uint8_t *b = image_of(g), *bx[1] = {b ? b + t * 16 : NULL}, *cx[1][2] = {{image_of(2 * t), image_of(2 * t + 1)}};
+                                        qtype<TYPE> w;
+                                        float sc[2][4], mn[2][4];
+                                        uint32_t codes[8][4];
+                                        moe_take<TYPE>(w, sc, mn, from, lane);
                                         __syncwarp();
                                         ask();
-                                        moe_tile<Q, 1, false>(w, acc, bx, cx, a.per_warp * 256, k);
+#pragma unroll
+                                        for (int kb = 0; kb < 8; kb++)
+                                                tile_codes(w, kb, codes[kb]);
+                                        const uint32_t d0 = a.per_warp * 256 - k * 224, s0 = d0 + a.per_warp * 32 + k * 32; /* from xk: 32 and 64 bytes a tile */
+#pragma unroll
+                                        for (int c = 0; c < C / 2; c++) {
+                                                if (2 * c >= cols)
+                                                        break;
+                                                const uint8_t *x0 = xk + 2 * c * slot, *x1 = 2 * c + 1 < cols ? x0 + slot : x0; /* the last once more, for nobody */
+                                                const uint8_t *const dx[2] = {x0 + d0, x1 + d0}, *const sx[2] = {x0 + s0, x1 + s0};
+                                                two_tile<Q>(codes, sc, mn, g & 1 ? x1 : x0, dx, sx, g, t, acc[c]);
+                                        }
                                 }
                         }
+                        float *to = red + (l * a.ks + part) * 16 * C;
+                        if (ONE) {
+                                moe_one_sums(acc[0], INV);
+                                if (t == 0) {
+                                        to[g] = acc[0][0];
+                                        to[g + 8] = acc[0][1];
+                                }
+                        } else {
 #pragma unroll
-                        for (int k = 0; k < 4; k++)
-                                if (!ONE || (t == 0 && !(k & 1)))
-                                        red[((l * a.ks + part) * 16 + g + 8 * (k >> 1)) * C + (ONE ? 0 : 2 * t + (k & 1))] = __fmul_rn(acc[0][k], INV);
+                                for (int c = 0; c < C / 2; c++) {
+                                        if (2 * c >= cols)
+                                                break;
+                                        to[(g + 8 * (t >> 1)) * C + 2 * c + (t & 1)] = __fmul_rn(four_sums(acc[c], t), INV);
+                                }
+                        }
                 }
                 __syncthreads();
                 auto sum = [&](uint32_t l, uint32_t r, uint32_t c, const moe_side &s, uint32_t row) {
@@ -378,7 +304,6 @@ template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(256, 
                                 v = __fadd_rn(v, s.bias[(size_t)expert * s.bias_stride + s.bias0 + row]);
                         return v;
                 };
-                const uint32_t cols = min(n - cb, (uint32_t)C);
                 if (DOWN) {
                         for (uint32_t e = threadIdx.x; e < cols * MOE_BLOCK_RG * 16; e += blockDim.x) {
                                 const uint32_t r = e % (MOE_BLOCK_RG * 16), c = e / (MOE_BLOCK_RG * 16), row = blockIdx.x * MOE_BLOCK_RG * 16 + r;
@@ -403,7 +328,7 @@ template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(256, 
 }
 
 /* Down row by row: block (row group, row); its n_used * ks parts are shared among the warps. */
-template <int TYPE> __global__ void __launch_bounds__(256, 2) moe_down_sum_kernel(const moe_product a) {
+template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE, true>::WARPS, 1) moe_down_sum_kernel(const moe_product a) {
         typedef qtype<TYPE> Q;
         typedef moe_shape<TYPE, true> SH;
         constexpr int RING = SH::RING, STAGE = SH::STAGE;
@@ -444,23 +369,20 @@ template <int TYPE> __global__ void __launch_bounds__(256, 2) moe_down_sum_kerne
                 ask();
         for (uint32_t k = warp; k < tasks; k += warps) {
                 const uint32_t sb0 = k % a.ks * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
-                float acc[1][4] = {};
+                float acc[2] = {};
 #pragma unroll 1
                 for (uint32_t i = 0; i < tiles; i++) {
                         asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
                         __syncwarp();
-                        Q w;
-                        const uint8_t *from = ring + slot_out * STAGE;
-                        const uint8_t *bx[1] = {g == 0 ? from + SH::TILE + t * 16 : NULL}, *cx[1][2] = {{t == 0 ? from + SH::TILE : NULL, NULL}};
-                        moe_take<TYPE>(w, from, lane);
+                        moe_one<TYPE>(ring + slot_out * STAGE, lane, acc);
                         slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
-                        moe_tile<Q, 1, true>(w, acc, bx, cx, 256, 0);
                         __syncwarp();
                         ask();
                 }
+                moe_one_sums(acc, INV);
                 if (t == 0) {
-                        red[k * 16 + g] = __fmul_rn(acc[0][0], INV);
-                        red[k * 16 + g + 8] = __fmul_rn(acc[0][2], INV);
+                        red[k * 16 + g] = acc[0];
+                        red[k * 16 + g + 8] = acc[1];
                 }
         }
         __syncthreads();
@@ -486,22 +408,29 @@ template <int TYPE> __global__ void __launch_bounds__(256, 2) moe_down_sum_kerne
         asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-static inline uint32_t moe_warps(const moe_product &a) { return (a.ks <= 2 ? 4 : a.ks <= 4 ? 2 : 1) * a.ks; }
+/* ks is at most 8. */
+static inline uint32_t moe_warps(const moe_product &a, uint32_t most) { return (a.ks * 4 <= most ? 4 : a.ks * 2 <= most ? 2 : 1) * a.ks; }
 template <int TYPE, bool ONE> static size_t moe_smem(const moe_product &a, uint32_t pairs) {
         typedef moe_shape<TYPE, ONE> SH;
-        return (size_t)moe_warps(a) * (SH::RING * SH::STAGE + (ONE ? 0 : 8 * SH::slot(a.per_warp))) +
+        return (size_t)moe_warps(a, SH::WARPS) * (SH::RING * SH::STAGE + (ONE ? 0 : 8 * SH::slot(a.per_warp))) +
                (size_t)MOE_BLOCK_RG * a.ks * 16 * (ONE ? 1 : 8) * sizeof(float) + (ONE ? 0 : pairs) * sizeof(uint32_t);
+}
+/* No more than are needed for as many rounds. */
+template <int TYPE> static uint32_t moe_sum_warps(const moe_product &a) {
+        const uint32_t tasks = a.n_used * a.ks;
+        const uint32_t rounds = (tasks - 1) / moe_shape<TYPE, true>::WARPS + 1;
+        return DIV_ROUND_UP(tasks, rounds);
 }
 template <int TYPE> static size_t moe_sum_smem(const moe_product &a, uint32_t warps) {
         return (size_t)warps * moe_shape<TYPE, true>::RING * moe_shape<TYPE, true>::STAGE + (size_t)a.n_used * (a.ks + 1) * 16 * sizeof(float);
 }
 
 template <int TYPE, bool ONE, bool DOWN> static int moe_launch(struct cuda_dev *d, const moe_product &a, const char *what) {
-        const uint32_t warps = moe_warps(a);
+        const uint32_t warps = moe_warps(a, moe_shape<TYPE, ONE>::WARPS);
         const size_t smem = moe_smem<TYPE, ONE>(a, a.pairs);
         const uint32_t blocks = DOWN ? DIV_ROUND_UP(a.side[0].n_rg, (uint32_t)MOE_BLOCK_RG) : a.image ? a.image_kpad / 32 : DIV_ROUND_UP(a.rows, 32u);
         CUDA_TRY(d, cudaFuncSetAttribute(moe_kernel<TYPE, ONE, DOWN>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
-        return launch(d, what, moe_kernel<TYPE, ONE, DOWN>, dim3(blocks, a.pairs), warps * 32, smem, a);
+        return launch(d, what, moe_kernel<TYPE, ONE, DOWN>, dim3(blocks, !ONE && moe_by_expert(a) ? a.n_expert : a.pairs), warps * 32, smem, a);
 }
 
 template <int TYPE> static int moe_type(struct cuda_dev *d, enum moe_form form, const moe_product &a) {
@@ -510,11 +439,11 @@ template <int TYPE> static int moe_type(struct cuda_dev *d, enum moe_form form, 
         case MOE_GATE_UP_ALONE: return moe_launch<TYPE, true, false>(d, a, "experts, gate and up (row by row)");
         case MOE_DOWN: return moe_launch<TYPE, false, true>(d, a, "experts, down");
         case MOE_FITS:
-                return MAX(MAX((moe_smem<TYPE, true>(a, 0)), (moe_smem<TYPE, false>(a, MOE_PAIRS))), moe_sum_smem<TYPE>(a, 8)) + 1024 <= d->smem_block
-                               ? 0 : -ENOSPC;
+                return MAX(MAX((moe_smem<TYPE, true>(a, 0)), (moe_smem<TYPE, false>(a, MOE_PAIRS))), moe_sum_smem<TYPE>(a, moe_sum_warps<TYPE>(a))) +
+                                               1024 <= d->smem_block ? 0 : -ENOSPC;
         case MOE_DOWN_SUM: break;
         }
-        const uint32_t warps = MIN(8u, a.n_used * a.ks);
+        const uint32_t warps = moe_sum_warps<TYPE>(a);
         const size_t smem = moe_sum_smem<TYPE>(a, warps);
         CUDA_TRY(d, cudaFuncSetAttribute(moe_down_sum_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "experts, down and sum");
         return launch(d, "experts, down and sum", moe_down_sum_kernel<TYPE>, dim3(a.side[0].n_rg, a.pairs / a.n_used), warps * 32, smem, a);

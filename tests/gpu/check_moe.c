@@ -167,6 +167,8 @@ void check_moe(struct rig *r) {
                 { K_MXFP4, 8, 4, 96, 160, K_GATE_SOFTMAX_TOPK, false, true, false, false, 0, K_GLU_SWIGLU_OAI },
                 { K_Q8_0, 32, 6, 256, 64, K_GATE_SIGMOID, false, false, true, true, 8, K_GLU_SILU },
                 { K_Q5_K, 8, 2, 256, 256, K_GATE_SOFTMAX, true, false, false, true, 0, K_GLU_GELU_TANH },
+                { K_Q6_K, 8, 3, 1536, 512, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_Q2_K, 6, 2, 2304, 768, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
                 { K_IQ2_XS, 4, 2, 256, 256, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
                 { K_F16, 4, 2, 64, 96, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
         };

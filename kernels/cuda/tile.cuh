@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * A tile of K_LAYOUT_CUDA times int8 activations on the tensor cores, for the
+ * products of matrices (matvec.cuh) and of experts (moe.cuh).
+ *
+ * An MMA has eight columns of activations. Where there are only one or two of
+ * them, their blocks of 32 are spread over the columns, with zeros elsewhere:
+ * after a tile's MMAs the accumulators hold the sums of all its blocks, and no
+ * lane scales what another one does or what nobody wants. Either way a row has
+ * four sums a tile goes into, of the pairs of blocks (2q, 2q + 1), and a lane of
+ * number t in its four has sum t of its rows.
+ */
+
+#include "kernels/cuda/types.cuh"
+
+template <int TYPE> struct tile_stage {
+        static constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+        static constexpr int BYTES = TB.code + TB.high + TB.scale + TB.super;
+};
+
+/* c = start + a b */
+static __device__ __forceinline__ void mma_s8_k32(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int start) {
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
+}
+/* c += a b; U: the codes are unsigned */
+template <bool U> static __device__ __forceinline__ void mma_k32_add(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+        if (U)
+                asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        else
+                asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <bool U> static __device__ __forceinline__ void mma_k16(int c[4], uint32_t a0, uint32_t a1, uint32_t b0, int start) {
+        if (U)
+                asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+                    : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                    : "r"(a0), "r"(a1), "r"(b0), "r"(start));
+        else
+                asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+                    : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                    : "r"(a0), "r"(a1), "r"(b0), "r"(start));
+}
+/* c += a b */
+template <bool U> static __device__ __forceinline__ void mma_k16_add(int c[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+        if (U)
+                asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                    : "r"(a0), "r"(a1), "r"(b0));
+        else
+                asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                    : "r"(a0), "r"(a1), "r"(b0));
+}
+
+/* An int accumulator that starts here reads as a float 2^23 * 1.5 + sum: exact for |sum| < 2^22 (at most 32 * 127 * 128). */
+#define INT_BIAS 0x4b400000
+/* The sum over 'field', a power of four that divides it. */
+static __device__ __forceinline__ float int_sum(int c, float field) {
+        return __fmaf_rn(__int_as_float(c), 1.0f / field, -12582912.0f / field);
+}
+
+template <class Q> static __device__ __forceinline__ void tile_codes(const Q &w, int kb, uint32_t a[4]) {
+        if constexpr (Q::FIELDS)
+                w.fields(kb, a);
+        else
+                w.codes(kb, a);
+}
+/* What int_sum() divides by: block kb, half h. */
+template <class Q> static __device__ __forceinline__ constexpr float tile_field(int kb, int h) {
+        return Q::FIELDS ? (float)(1 << (4 * (kb & 1) + 2 * h)) : 1.0f;
+}
+
+/* A plane's part of a tile, 16 bytes a lane; to, from: this lane's, to a shared address. */
+template <int OFF> static __device__ __forceinline__ void copy16(uint32_t to, const uint8_t *from, int off) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from + off), "n"(OFF));
+}
+template <int AT, int BYTES> static __device__ __forceinline__ void copy_plane(uint32_t to, const uint8_t *from, uint32_t lane) {
+        if constexpr (BYTES >= 512)
+                copy16<AT>(to, from, 0);
+        if constexpr (BYTES >= 1024)
+                copy16<AT + 512>(to, from, 512);
+        if constexpr (BYTES >= 1536)
+                copy16<AT + 1024>(to, from, 1024);
+        if constexpr (BYTES >= 2048)
+                copy16<AT + 1536>(to, from, 1536);
+        if constexpr (BYTES > 2048)
+                copy_plane<AT + 2048, BYTES - 2048>(to, from + 2048, lane);
+        else if constexpr (BYTES % 512)
+                if (lane < BYTES % 512 / 16)
+                        copy16<AT + BYTES / 512 * 512>(to, from, BYTES / 512 * 512);
+}
+
+/*
+ * One tile, one activation: column n of an MMA has its n-th block of 32, or n-th half of one. acc[r] += this lane's part of row
+ * g + 8 r.
+ */
+template <class Q>
+static __device__ __forceinline__ void one_tile(const Q &w, const float (&sc)[2][4], const float (&mn)[2][4], const uint8_t *codes,
+                                                const uint8_t *dx, const uint8_t *sx, uint32_t g, uint32_t t, float acc[2]) {
+        int c[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+                c[0][i] = c[1][i] = INT_BIAS;
+        const uint8_t *b = codes + (g >> 1) * 64 + t * 16;
+        const uint2 bw = Q::N16 ? make_uint2(*(const uint32_t *)(b + (g & 1) * 4), *(const uint32_t *)(b + 8 + (g & 1) * 4))
+                                : *(const uint2 *)(b + (g & 1) * 8);
+#pragma unroll
+        for (int kb = 0; kb < 8; kb++) {
+                uint32_t a[4];
+                tile_codes(w, kb, a);
+                if (Q::N16) { /* column n: half n & 1 of block n & ~1 (c[0]) or n | 1 (c[1]) */
+                        uint32_t v = kb & 1 ? bw.y : bw.x;
+                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == (kb & ~1) ? v : 0, g == (kb | 1) ? v : 0);
+                } else { /* column n: block n */
+                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == kb ? bw.x : 0, g == kb ? bw.y : 0);
+                }
+        }
+        const float2 d = *(const float2 *)(dx + t * 8);
+        const float4 s = Q::HAS_MIN ? *(const float4 *)(sx + t * 16) : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                        const float dv = x ? d.y : d.x;
+                        if (Q::N16) {
+#pragma unroll
+                                for (int h = 0; h < 2; h++) {
+                                        acc[r] = __fmaf_rn(sc[r][2 * x + h], __fmul_rn(int_sum(c[x][2 * r + h], tile_field<Q>(x, h)), dv), acc[r]);
+                                        if (Q::HAS_MIN)
+                                                acc[r] = __fmaf_rn(-mn[r][2 * x + h], x ? (h ? s.w : s.z) : (h ? s.y : s.x), acc[r]);
+                                }
+                        } else {
+                                acc[r] = __fmaf_rn(sc[r][x], __fmul_rn(int_sum(c[x][2 * r + x], 1), dv), acc[r]);
+                                if (Q::HAS_MIN)
+                                        acc[r] = __fmaf_rn(-mn[r][x], x ? __fadd_rn(s.z, s.w) : __fadd_rn(s.x, s.y), acc[r]);
+                        }
+                }
+}
+
+/*
+ * One tile, two activations: column n of an MMA has activation n & 1, of the blocks 2 (n / 2) and 2 (n / 2) + 1. a: the codes
+ * of all blocks. x: where codes of activation g & 1 begin; dx, sx: scales and sums of both. acc[r * 2 + j]: row g + 8 r,
+ * activation j.
+ */
+template <class Q>
+static __device__ __forceinline__ void two_tile(const uint32_t (&a)[8][4], const float (&sc)[2][4], const float (&mn)[2][4], const uint8_t *x,
+                                                const uint8_t *const (&dx)[2], const uint8_t *const (&sx)[2], uint32_t g, uint32_t t, float acc[4]) {
+        constexpr int H = Q::N16 ? 2 : 1;
+        int c[2][H][4];
+        const uint4 b = *(const uint4 *)(x + (g >> 1) * 64 + t * 16);
+#pragma unroll
+        for (int k1 = 0; k1 < 2; k1++)
+#pragma unroll
+                for (int i = 0; i < 4 * H; i++)
+                        c[k1][i >> 2][i & 3] = INT_BIAS;
+#pragma unroll
+        for (int kb = 0; kb < 8; kb++) {
+                const bool mine = g >> 1 == kb >> 1;
+                const uint32_t b0 = !mine ? 0 : kb & 1 ? b.z : b.x, b1 = !mine ? 0 : kb & 1 ? b.w : b.y;
+                if (Q::N16) {
+                        mma_k16_add<Q::FIELDS>(c[kb & 1][0], a[kb][0], a[kb][1], b0);
+                        mma_k16_add<Q::FIELDS>(c[kb & 1][H - 1], a[kb][2], a[kb][3], b1);
+                } else {
+                        mma_k32_add<Q::FIELDS>(c[kb & 1][0], a[kb], b0, b1);
+                }
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+                const float2 d = *(const float2 *)(dx[j] + t * 8);
+                const float4 s = Q::HAS_MIN ? *(const float4 *)(sx[j] + t * 16) : make_float4(0, 0, 0, 0);
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+#pragma unroll
+                        for (int k1 = 0; k1 < 2; k1++)
+#pragma unroll
+                                for (int h = 0; h < H; h++) {
+                                        const float s0 = k1 ? s.z : s.x, s1 = k1 ? s.w : s.y;
+                                        float *to = &acc[r * 2 + j];
+                                        *to = __fmaf_rn(sc[r][k1 * H + h], __fmul_rn(int_sum(c[k1][h][2 * r + j], tile_field<Q>(k1, h)), k1 ? d.y : d.x), *to);
+                                        if (Q::HAS_MIN)
+                                                *to = __fmaf_rn(-mn[r][k1 * H + h], !Q::N16 ? __fadd_rn(s0, s1) : h ? s1 : s0, *to);
+                                }
+        }
+}
+
+/* The four lanes' sums of four values, added as (0 + 1) + (2 + 3): value t for lane t. */
+static __device__ __forceinline__ float four_sums(const float v[4], uint32_t t) {
+        const bool odd = t & 1, high = t & 2;
+        const float a = __fadd_rn(odd ? v[1] : v[0], __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1));
+        const float b = __fadd_rn(odd ? v[3] : v[2], __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1));
+        return __fadd_rn(high ? b : a, __shfl_xor_sync(~0u, high ? a : b, 2));
+}
