@@ -165,8 +165,11 @@ template <int TYPE, bool ONE, bool DOWN> __global__ void __launch_bounds__(32 * 
 
         if (!ONE && threadIdx.x == 0)
                 n_found = n_before = 0;
-        pdl_next();
+        if (DOWN)
+                pdl_next();
         pdl_wait();
+        if (!DOWN) /* the choice is there, for whoever begins now: moe_down_sum_kernel() relies on it */
+                pdl_next();
         const bool by_expert = !ONE && moe_by_expert(a);
         const uint32_t expert = by_expert ? blockIdx.y : a.id[pair];
         if (!ONE) {
@@ -343,30 +346,43 @@ template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE, true>
         tile_src src = {};
 
         pdl_next();
-        pdl_wait();
-        auto ask = [&]() {
+        auto ask = [&](bool tile, bool piece) {
                 if (task < tasks) {
                         if (pt == 0) {
-                                const uint32_t sb0 = task % a.ks * a.per_warp, expert = a.id[row0 + task / a.ks];
+                                const uint32_t sb0 = task % a.ks * a.per_warp;
                                 pn = min(sb0 + a.per_warp, a.n_sb) - sb0;
-                                src = tile_at(s.w, (size_t)expert * s.expert_stride, (size_t)(s.rg0 + blockIdx.x) * a.n_sb + sb0);
+                                if (tile) {
+                                        const uint32_t expert = __ldcg(a.id + row0 + task / a.ks);
+                                        src = tile_at(s.w, (size_t)expert * s.expert_stride, (size_t)(s.rg0 + blockIdx.x) * a.n_sb + sb0);
+                                }
                         }
-                        moe_fetch<TYPE>(ring + slot_in * STAGE, src, lane);
-                        moe_fetch_piece(ring + slot_in * STAGE + SH::TILE, a.x + (row0 + task / a.ks) * image_slot(a.kpad), a.kpad,
-                                        task % a.ks * a.per_warp + pt, lane);
-                        constexpr tile_bytes TB = tile_bytes_of<TYPE>();
-                        src = tile_src{src.code + TB.code, src.high + TB.high, src.scale + TB.scale, src.super + TB.super};
+                        if (tile) {
+                                constexpr tile_bytes TB = tile_bytes_of<TYPE>();
+                                moe_fetch<TYPE>(ring + slot_in * STAGE, src, lane);
+                                src = tile_src{src.code + TB.code, src.high + TB.high, src.scale + TB.scale, src.super + TB.super};
+                        }
+                        if (piece)
+                                moe_fetch_piece(ring + slot_in * STAGE + SH::TILE, a.x + (row0 + task / a.ks) * image_slot(a.kpad), a.kpad,
+                                                task % a.ks * a.per_warp + pt, lane);
                         if (++pt == pn) {
                                 pt = 0;
                                 task += warps;
                         }
                 }
-                asm volatile("cp.async.commit_group;" ::: "memory");
+                if (piece)
+                        asm volatile("cp.async.commit_group;" ::: "memory");
                 slot_in = slot_in + 1 == RING ? 0 : slot_in + 1;
         };
+        /* The choice is there: gate/up lets this launch begin when it has seen it. So tiles before the wait, what gate/up makes after. */
 #pragma unroll
         for (int i = 0; i < RING; i++)
-                ask();
+                ask(true, false);
+        task = warp;
+        pt = slot_in = 0;
+        pdl_wait();
+#pragma unroll
+        for (int i = 0; i < RING; i++)
+                ask(false, true);
         for (uint32_t k = warp; k < tasks; k += warps) {
                 const uint32_t sb0 = k % a.ks * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
                 float acc[2] = {};
@@ -377,7 +393,7 @@ template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE, true>
                         moe_one<TYPE>(ring + slot_out * STAGE, lane, acc);
                         slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
                         __syncwarp();
-                        ask();
+                        ask(true, true);
                 }
                 moe_one_sums(acc, INV);
                 if (t == 0) {
