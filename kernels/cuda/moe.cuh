@@ -459,8 +459,14 @@ template <int TYPE> static int moe_type(struct cuda_dev *d, enum moe_form form, 
                                                1024 <= d->smem_block ? 0 : -ENOSPC;
         case MOE_DOWN_SUM: break;
         }
-        const uint32_t warps = moe_sum_warps<TYPE>(a);
-        const size_t smem = moe_sum_smem<TYPE>(a, warps);
+        const uint32_t warps = moe_sum_warps<TYPE>(a), blocks = a.side[0].n_rg * (a.pairs / a.n_used);
+        size_t smem = moe_sum_smem<TYPE>(a, warps);
+        /*
+         * Blocks begin wherever gate/up leaves room, which is where it has fewer blocks: two to a multiprocessor then, and none
+         * elsewhere. If there is one for each, they don't share.
+         */
+        if (d->pdl && blocks <= d->n_sm)
+                smem = MAX(smem, d->smem_sm / 2);
         CUDA_TRY(d, cudaFuncSetAttribute(moe_down_sum_kernel<TYPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "experts, down and sum");
         return launch(d, "experts, down and sum", moe_down_sum_kernel<TYPE>, dim3(a.side[0].n_rg, a.pairs / a.n_used), warps * 32, smem, a);
 }
