@@ -24,7 +24,7 @@ struct eng_forward_limits {
 };
 
 struct eng_forward_io {
-        struct k_batch *batch;         /* batch_begin() done by the caller */
+        struct k_batch *batch;         /* batch_begin() done by the caller; a run may end it and begin one with fewer rows */
         const struct k_kv *kv;         /* [desc->n_kv] */
         const struct eng_state *state; /* [desc->n_state] */
         /* Rows whose logits are wanted, ascending (so D rows first). n_out 0: none. */

@@ -49,7 +49,9 @@ struct eng_forward {
         /* one run */
         const struct eng_forward_io *io;
         struct k_batch *bt;         /* the rows in flight */
-        struct k_batch sub;
+        struct k_batch sub;         /* the rows that are kept, and their places */
+        uint32_t *sub_seq;          /* [n_rows] */
+        int32_t *sub_pos;
         struct pending pend;
 };
 

@@ -178,7 +178,9 @@ int eng_forward_new(const struct eng_desc *d, struct k_dev *dev, const struct en
         f->ops = dev->ops;
         f->lim = *l;
         f->rope = h_new0(struct k_rope_params, MAX(d->n_rope, 1u));
-        if (!f->rope || !fwd_cut(f, workspace, &bytes)) {
+        f->sub_seq = h_new0(uint32_t, MAX(l->n_rows, 1u));
+        f->sub_pos = h_new0(int32_t, MAX(l->n_rows, 1u));
+        if (!f->rope || !f->sub_seq || !f->sub_pos || !fwd_cut(f, workspace, &bytes)) {
                 eng_forward_free(f);
                 return -ENOMEM;
         }
@@ -192,6 +194,8 @@ int eng_forward_new(const struct eng_desc *d, struct k_dev *dev, const struct en
 struct eng_forward *eng_forward_free(struct eng_forward *f) {
         if (f) {
                 free(f->rope);
+                free(f->sub_seq);
+                free(f->sub_pos);
                 free(f);
         }
         return NULL;

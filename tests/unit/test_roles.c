@@ -191,6 +191,39 @@ static void check_prompt_company(struct run *x, const float *whole) {
         eng_seq_free(x->c, b);
 }
 
+/* The last row's logits alone: rows that nobody asks for may end early. Beside a generated row, and by themselves. */
+static void check_last(struct run *x, const float *whole) {
+        static const uint32_t last[] = { 1, 7, PROMPT };
+        uint32_t ids[PROMPT], one = token(x, 3, 3);
+        float *alone = NULL;
+
+        for (uint32_t i = 0; i < PROMPT; i++)
+                ids[i] = token(x, 1, i);
+        for (size_t i = 0; i < 2 * ELEMENTSOF(last); i++) {
+                const uint32_t n = last[i / 2], n_items = 2 - (uint32_t)(i % 2);
+                eng_seq a = new_seq(x), b = new_seq(x);
+                struct eng_item it[2] = {
+                        { .seq = a, .tokens = ids + PROMPT - n, .n = n, .want = ENG_WANT_LOGITS_LAST },
+                        { .seq = b, .tokens = &one, .n = 1, .role = ENG_ROLE_GENERATED, .want = ENG_WANT_LOGITS_LAST },
+                };
+                struct eng_result res[2];
+
+                feed(x, a, 1, 0, PROMPT - n, 16, ENG_ROLE_PROMPT, NULL);
+                step(x, it, n_items, res);
+                if (!same(x, whole + (size_t)(PROMPT - 1) * x->n_vocab, res[0].logits, 1))
+                        fail(x, "other bits for the last of rows of which only it is wanted", n);
+                if (n_items == 2 && !alone) {
+                        alone = malloc(x->n_vocab * sizeof(float));
+                        memcpy(alone, res[1].logits, x->n_vocab * sizeof(float));
+                } else if (n_items == 2 && !same(x, alone, res[1].logits, 1)) {
+                        fail(x, "other bits beside a prompt of which one row is wanted", n);
+                }
+                eng_seq_free(x->c, a);
+                eng_seq_free(x->c, b);
+        }
+        free(alone);
+}
+
 /* Forks at several places, then the rest of the prompt: what is shared must not show. */
 static void check_prefix(struct run *x, const float *whole, float *got) {
         static const uint32_t at[] = { PROMPT / 3, 32, PROMPT - 1 };
@@ -231,6 +264,7 @@ static void check_kv(struct run *x) {
         x->runs++;
         check_chunks(x, whole, got);
         check_prompt_company(x, whole);
+        check_last(x, whole);
         check_prefix(x, whole, got);
         check_draft(x, got, got + (size_t)8 * x->n_vocab);
         check_company(x, whole, got);
