@@ -145,12 +145,18 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
 
 typedef int (*attn_mma)(struct cuda_dev *, const attn_args &, uint32_t, uint32_t, uint32_t);
 
-/* By shape and type alone. */
-static attn_mma mma_for(const attn_args &a) {
+/* By role, shape and type alone. */
+static attn_mma mma_for(const attn_args &a, bool prompt) {
         const bool type = a.kv.type_k == K_F16 || a.kv.type_k == K_Q8_0 || a.kv.type_k == K_Q4_0;
         if (!type || !a.kv.v || a.kv.page_tokens % ATT_TILE || a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
                 return NULL;
-        return a.kv.dk == 64 ? cuda_attention_mma_64 : a.kv.dk == 128 ? cuda_attention_mma_128 : a.kv.dk == 256 ? cuda_attention_mma_256 : NULL;
+        switch (a.kv.dk) {
+        case 64: return cuda_attention_mma_64;
+        case 128: return cuda_attention_mma_128;
+        case 256: return cuda_attention_mma_256;
+        case 512: return prompt ? cuda_attention_mma_512 : NULL;
+        default: return NULL;
+        }
 }
 
 /*
@@ -168,7 +174,7 @@ bool cuda_attention_takes(const struct cuda_dev *d, const struct dbatch *b, cons
             q->kv.k != c->kv.k || q->kv.v != c->kv.v || q->a.n_head_kv != c->kv.n_head_kv || q->a.dk != c->kv.dk || q->a.dv != c->kv.dv ||
             q->a.rope_off + q->n_dims > q->a.dk)
                 return false;
-        return c->kv.n_head_kv && c->a.n_head % c->kv.n_head_kv == 0 && mma_for(a);
+        return c->kv.n_head_kv && c->a.n_head % c->kv.n_head_kv == 0 && mma_for(a, false);
 }
 
 /* turn: the command before, if attention is to do that too, or NULL. */
@@ -212,11 +218,11 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
         }
         if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > 1024 || a.kv.dv > 1024)
                 return -EINVAL;
-        const attn_mma mma = d->exact ? NULL : mma_for(a);
+        const attn_mma mma = d->exact ? NULL : mma_for(a, false), mma_p = d->exact ? NULL : mma_for(a, true);
         const uint32_t n_d = MIN(b->n_d, b->n);
         uint32_t end = b->n; /* rows that go by splits */
-        if (mma && n_d < b->n) {
-                if ((r = mma(d, a, 0, n_d, b->n)) < 0)
+        if (mma_p && n_d < b->n) {
+                if ((r = mma_p(d, a, 0, n_d, b->n)) < 0)
                         return r;
                 if (r == 0)
                         end = n_d;
@@ -242,6 +248,8 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                         r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
                 else if (per <= 8)
                         r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
+                else if (per <= 16)
+                        r = launch(d, "attention", attention_kernel<16>, grid, 128, 0, a);
                 else
                         r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
                 if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, 2 * a.n_split * sizeof(float), a)) < 0)

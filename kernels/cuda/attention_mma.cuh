@@ -11,7 +11,7 @@
  * sees nothing leaves that row's bits alone, so they do not depend on the
  * warp's other rows.
  *
- * The block walks all tiles that any of its four warps sees; tiles are copied to
+ * The block walks all tiles that any of its warps sees; tiles are copied to
  * shared memory for all of them, one ahead.
  *
  * Fragments: within 32 columns of K, lane t of a quad holds columns 8t .. 8t+7
@@ -23,6 +23,19 @@
 #include "kernels/cuda/attention.cuh"
 
 enum { ATT_WARPS = 4 };
+
+/*
+ * How a block is made. Heads of more than 256 columns go to a pair of warps: each has half of the columns of Q and K, whose
+ * sums of products they exchange, and the same half of V and of the results. A card with too little shared memory for
+ * tiles of 64 has smaller ones: a row's bits depend on the card, never on the step.
+ */
+template <int D, int TILE, int WARPS> struct att_shape {
+        static constexpr int HALVES = D > 256 ? 2 : 1, H = D / HALVES; /* columns of a warp */
+        static constexpr int ROWS = WARPS / HALVES * 16;               /* query rows of a block */
+        static constexpr int K = 2 * D + 64, V = 2 * D + 16, STAGE = TILE * (K + V); /* bytes, see below */
+        static constexpr int Q = WARPS * (H / 16) * 32 * 16, SLOTS = 2 * TILE * 4, EXCHANGE = HALVES == 2 ? WARPS * TILE * 64 : 0;
+        static constexpr size_t BYTES = Q + SLOTS + 2 * STAGE + EXCHANGE;
+};
 
 static __device__ __forceinline__ void mma_att(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -75,20 +88,16 @@ struct att_rows { /* what a thread's two rows (g, g + 8) see */
 };
 
 /*
- * A tile of K and V in shared memory. Row strides in bytes keep the fragment loads
- * (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V) free of bank conflicts.
+ * The block's threads copy a tile for all its warps, converting other types on the way. Row strides in bytes keep the
+ * fragment loads (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V) free of bank conflicts.
  */
-template <int D> struct att_stage {
-        static constexpr int K = 2 * D + 64, V = 2 * D + 16, BYTES = ATT_TILE * (K + V);
-};
-
-/* The block's threads copy a tile for all its warps, converting other types on the way. */
-template <int D, int T> static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
+template <int D, int T, int TILE, int WARPS> static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
+        typedef att_shape<D, TILE, WARPS> A;
         constexpr uint32_t per = D / 8;
 #pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < 2 * ATT_TILE * per; i += ATT_WARPS * 32) {
-                const uint32_t v = i / (ATT_TILE * per), row = i / per % ATT_TILE, c = i % per, sl = slot[row];
-                uint8_t *to = st + (v ? ATT_TILE * att_stage<D>::K + row * att_stage<D>::V : row * att_stage<D>::K) + c * 16;
+        for (uint32_t i = threadIdx.x; i < 2 * TILE * per; i += WARPS * 32) {
+                const uint32_t v = i / (TILE * per), row = i / per % TILE, c = i % per, sl = slot[row];
+                uint8_t *to = st + (v ? TILE * A::K + row * A::V : row * A::K) + c * 16;
                 const uint8_t *from = (const uint8_t *)(v ? a.kv.v : a.kv.k) + (sl == UINT32_MAX ? 0 : (size_t)sl * (v ? a.kv.v_row_bytes : a.kv.k_row_bytes));
                 if (T == K_F16) {
                         int n = sl == UINT32_MAX ? 0 : 16;
@@ -101,32 +110,51 @@ template <int D, int T> static __device__ __forceinline__ void att_stage_block(c
         asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* One tile: S = Q K^T, running softmax, O += P V. */
-template <int D>
+/* One tile: S = Q K^T, running softmax, O += P V. st: this warp's columns of the tile's first K row. */
+template <int D, int TILE, int WARPS>
 static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 *qf, int32_t p0, const att_rows &rows, float m[2], float l[2],
-                                                float o[D / 8][4], const uint8_t *st) {
+                                                float o[att_shape<D, TILE, WARPS>::H / 8][4], const uint8_t *st, float4 *exchange) {
+        typedef att_shape<D, TILE, WARPS> A;
         const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-        float s[ATT_TILE / 8][4];
+        float s[TILE / 8][4];
 #pragma unroll
-        for (int i = 0; i < ATT_TILE / 8; i++)
+        for (int i = 0; i < TILE / 8; i++)
                 s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
 #pragma unroll
-        for (int c = 0; c < D / 32; c++) {
-                uint4 k[ATT_TILE / 8];
+        for (int c = 0; c < A::H / 32; c++) {
+                uint4 k[TILE / 8];
 #pragma unroll
-                for (int i = 0; i < ATT_TILE / 8; i++)
-                        k[i] = *(const uint4 *)(st + (i * 8 + g) * att_stage<D>::K + c * 64 + t * 16);
+                for (int i = 0; i < TILE / 8; i++)
+                        k[i] = *(const uint4 *)(st + (i * 8 + g) * A::K + c * 64 + t * 16);
                 uint4 a0 = qf[(c * 2) * 32 + lane], a1 = qf[(c * 2 + 1) * 32 + lane];
                 uint32_t f0[4] = {a0.x, a0.y, a0.z, a0.w}, f1[4] = {a1.x, a1.y, a1.z, a1.w};
 #pragma unroll
-                for (int i = 0; i < ATT_TILE / 8; i++) {
+                for (int i = 0; i < TILE / 8; i++) {
                         mma_att(s[i], f0, k[i].x, k[i].y);
                         mma_att(s[i], f1, k[i].z, k[i].w);
                 }
         }
+        if (A::HALVES == 2) {
+                const uint32_t warp = threadIdx.x >> 5;
+                float4 *own = exchange + warp * (TILE / 8) * 32 + lane;
+                const float4 *other = exchange + (warp ^ 1) * (TILE / 8) * 32 + lane;
+#pragma unroll
+                for (int i = 0; i < TILE / 8; i++)
+                        own[i * 32] = make_float4(s[i][0], s[i][1], s[i][2], s[i][3]);
+                /* the pair's; that both have read is sure by the block's barrier before the next tile */
+                asm volatile("bar.sync %0, 64;" ::"r"(1 + (warp >> 1)) : "memory");
+#pragma unroll
+                for (int i = 0; i < TILE / 8; i++) {
+                        const float4 v = other[i * 32];
+                        s[i][0] += v.x;
+                        s[i][1] += v.y;
+                        s[i][2] += v.z;
+                        s[i][3] += v.w;
+                }
+        }
         float mx[2] = {m[0], m[1]};
 #pragma unroll
-        for (int i = 0; i < ATT_TILE / 8; i++)
+        for (int i = 0; i < TILE / 8; i++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                         const int r = e >> 1;
@@ -147,9 +175,9 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                         mx[r] = 0;
                 corr[r] = exp2f(m[r] - mx[r]);
         }
-        uint32_t pf[ATT_TILE / 16][4];
+        uint32_t pf[TILE / 16][4];
 #pragma unroll
-        for (int i = 0; i < ATT_TILE / 8; i++) {
+        for (int i = 0; i < TILE / 8; i++) {
                 float e[4];
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
@@ -168,20 +196,20 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 m[r] = mx[r] == 0 && sum[r] == 0 && m[r] == -INFINITY ? -INFINITY : mx[r];
         }
 #pragma unroll
-        for (int j = 0; j < D / 8; j++) {
+        for (int j = 0; j < A::H / 8; j++) {
                 o[j][0] *= corr[0];
                 o[j][1] *= corr[0];
                 o[j][2] *= corr[1];
                 o[j][3] *= corr[1];
         }
 #pragma unroll
-        for (int k = 0; k < ATT_TILE / 16; k++)
+        for (int k = 0; k < TILE / 16; k++)
 #pragma unroll
-                for (int c = 0; c < D / 64; c++) {
+                for (int c = 0; c < A::H / 64; c++) {
                         uint4 v[4];
 #pragma unroll
                         for (int i = 0; i < 4; i++)
-                                v[i] = *(const uint4 *)(st + ATT_TILE * att_stage<D>::K + (k * 16 + 2 * t + (i & 1) + (i >> 1) * 8) * att_stage<D>::V +
+                                v[i] = *(const uint4 *)(st + TILE * A::K + (k * 16 + 2 * t + (i & 1) + (i >> 1) * 8) * A::V +
                                                         c * 128 + g * 16);
 #pragma unroll
                         for (int j = 0; j < 8; j++)
@@ -189,15 +217,18 @@ static __device__ __forceinline__ void att_tile(const attn_args &a, const uint4 
                 }
 }
 
-/* Grid: (tiles of 64 query rows over all sequences, KV heads); blockIdx.x counts the tiles of P sequences in order. */
-template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_kernel(const attn_args a) {
+/* Grid: (tiles of the block's query rows over all sequences, KV heads); blockIdx.x counts the tiles of P sequences in order. */
+template <int D, int T, int TILE, int WARPS> __global__ void __launch_bounds__(WARPS * 32) att_kernel(const attn_args a) {
+        typedef att_shape<D, TILE, WARPS> A;
         extern __shared__ __align__(16) uint8_t sm[];
-        uint4 *qf_all = (uint4 *)sm; /* [warps][D / 16][32] */
-        uint32_t *slot_all = (uint32_t *)(sm + ATT_WARPS * (D / 16) * 32 * 16); /* two tiles' */
-        uint8_t *staged = (uint8_t *)(slot_all + 2 * ATT_TILE);                 /* two tiles */
+        uint4 *qf_all = (uint4 *)sm;                   /* [warps][H / 16][32] */
+        uint32_t *slot_all = (uint32_t *)(sm + A::Q);  /* two tiles' */
+        uint8_t *staged = sm + A::Q + A::SLOTS;        /* two tiles */
+        float4 *exchange = (float4 *)(staged + 2 * A::STAGE);
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
         const uint32_t group = a.n_head / a.kv.n_head_kv, kvh = blockIdx.y;
-        uint4 *qf = qf_all + warp * (D / 16) * 32;
+        const uint32_t col = warp % A::HALVES * A::H; /* the warp's first */
+        uint4 *qf = qf_all + warp * (A::H / 16) * 32;
 
         pdl_next();
         pdl_wait();
@@ -207,7 +238,7 @@ template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_ke
                 uint32_t s0 = a.b.seq_start[seq], n = a.b.seq_start[seq + 1] - s0;
                 if (n == 0 || a.b.seq_rows[s0] < a.row0)
                         continue;
-                uint32_t nt = (n * group + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16);
+                uint32_t nt = (n * group + A::ROWS - 1) / A::ROWS;
                 if (tile < nt)
                         break;
                 tile -= nt;
@@ -216,7 +247,7 @@ template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_ke
                 return;
         const uint32_t n_q = (a.b.seq_start[seq + 1] - a.b.seq_start[seq]) * group;
         /* late tiles see most: start them first */
-        const uint32_t n_tile = (n_q + ATT_WARPS * 16 - 1) / (ATT_WARPS * 16), q0 = ((n_tile - 1 - tile) * ATT_WARPS + warp) * 16;
+        const uint32_t n_tile = (n_q + A::ROWS - 1) / A::ROWS, q0 = (n_tile - 1 - tile) * A::ROWS + warp / A::HALVES * 16;
         const uint32_t *seq_rows = a.b.seq_rows + a.b.seq_start[seq];
         auto row_of = [&](uint32_t q) { return seq_rows[q / group]; };
 
@@ -240,13 +271,13 @@ template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_ke
                 hi = max(hi, __shfl_xor_sync(~0u, hi, s));
         }
         /* Q to fragments: lane (g, t), step 2c + h: columns 32c + 8t + 4h .. + 3 of rows g and g + 8. */
-        for (int c = 0; c < D / 32; c++) {
+        for (int c = 0; c < A::H / 32; c++) {
                 float f[2][8];
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                         uint32_t q = q0 + g + 8 * r;
                         const float *src = a.q + row_of(q < n_q ? q : 0) * a.q_stride + (size_t)(kvh * group + q % group) * a.q_head +
-                                           c * 32 + t * 8;
+                                           col + c * 32 + t * 8;
 #pragma unroll
                         for (int i = 0; i < 8; i++)
                                 f[r][i] = q < n_q ? clamp16(src[i]) : 0;
@@ -257,9 +288,9 @@ template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_ke
                                                                  pack2(f[0][4 * h + 2], f[0][4 * h + 3]),
                                                                  pack2(f[1][4 * h + 2], f[1][4 * h + 3]));
         }
-        float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[D / 8][4];
+        float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, o[A::H / 8][4];
 #pragma unroll
-        for (int j = 0; j < D / 8; j++)
+        for (int j = 0; j < A::H / 8; j++)
                 o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
 
         /* The block's range, then two tiles in turn: one is read while the next one comes. */
@@ -274,27 +305,27 @@ template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_ke
                 atomicMax(&range[1], hi);
         }
         __syncthreads();
-        const int32_t first_p = range[0] / ATT_TILE * ATT_TILE, end = range[1];
+        const int32_t first_p = range[0] / TILE * TILE, end = range[1];
         auto slots_of = [&](int32_t p0, uint32_t *to) {
-                if (threadIdx.x < ATT_TILE) {
+                if (threadIdx.x < TILE) {
                         int32_t p = p0 + (int32_t)threadIdx.x;
                         to[threadIdx.x] = p < end ? kv_slot(a.b, a.kv, seq, (uint32_t)p) : UINT32_MAX;
                 }
         };
         slots_of(first_p, slot_all);
         __syncthreads();
-        att_stage_block<D, T>(a, slot_all, kvh, staged);
+        att_stage_block<D, T, TILE, WARPS>(a, slot_all, kvh, staged);
         uint32_t turn = 0;
-        for (int32_t p0 = first_p; p0 < end; p0 += ATT_TILE, turn ^= 1) {
-                const bool more = p0 + ATT_TILE < end;
+        for (int32_t p0 = first_p; p0 < end; p0 += TILE, turn ^= 1) {
+                const bool more = p0 + TILE < end;
                 if (more)
-                        slots_of(p0 + ATT_TILE, slot_all + (turn ^ 1) * ATT_TILE);
+                        slots_of(p0 + TILE, slot_all + (turn ^ 1) * TILE);
                 asm volatile("cp.async.wait_group 0;" ::: "memory");
                 __syncthreads();
                 if (more)
-                        att_stage_block<D, T>(a, slot_all + (turn ^ 1) * ATT_TILE, kvh, staged + (turn ^ 1) * att_stage<D>::BYTES);
-                if (p0 < hi && p0 + ATT_TILE > lo)
-                        att_tile<D>(a, qf, p0, rows, m, l, o, staged + turn * att_stage<D>::BYTES);
+                        att_stage_block<D, T, TILE, WARPS>(a, slot_all + (turn ^ 1) * TILE, kvh, staged + (turn ^ 1) * A::STAGE);
+                if (p0 < hi && p0 + TILE > lo)
+                        att_tile<D, TILE, WARPS>(a, qf, p0, rows, m, l, o, staged + turn * A::STAGE + col * 2, exchange);
         }
         if (q0 >= n_q)
                 return;
@@ -314,25 +345,33 @@ template <int D, int T> __global__ void __launch_bounds__(ATT_WARPS * 32) att_ke
                 float *to = a.out + ((size_t)row * a.n_head + head) * D;
                 const float *gate = a.gate ? a.gate + row * a.gate_stride + (size_t)head * a.gate_head : NULL;
 #pragma unroll
-                for (int j = 0; j < D / 8; j++)
+                for (int j = 0; j < A::H / 8; j++)
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
-                                uint32_t c = (j >> 3) * 64 + (2 * t + e) * 8 + (j & 7);
+                                uint32_t c = col + (j >> 3) * 64 + (2 * t + e) * 8 + (j & 7);
                                 float v = o[j][2 * r + e] * f;
                                 to[c] = gate ? v * sigmoid(gate[c]) : v;
                         }
         }
 }
 
-/* 1: this card has too little shared memory for it. */
-template <int D, int T> static int att_p_run(struct cuda_dev *d, attn_args a, uint32_t n_d, uint32_t n) {
-        const size_t smem = ATT_WARPS * (D / 16) * 32 * 16 + 2 * ATT_TILE * 4 + 2 * att_stage<D>::BYTES;
+template <int D, int T, int TILE, int WARPS> static int att_p_launch(struct cuda_dev *d, attn_args a, uint32_t n_d, uint32_t n) {
+        typedef att_shape<D, TILE, WARPS> A;
         const uint32_t group = a.n_head / a.kv.n_head_kv;
-        const dim3 grid(DIV_ROUND_UP((n - n_d) * group, (uint32_t)ATT_WARPS * 16) + a.b.n_seq, a.kv.n_head_kv);
+        const dim3 grid(DIV_ROUND_UP((n - n_d) * group, (uint32_t)A::ROWS) + a.b.n_seq, a.kv.n_head_kv);
 
         a.row0 = n_d; /* rows before are of role D */
-        if (smem > d->smem_block)
-                return 1;
-        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "attention");
-        return launch(d, "attention (role P)", att_kernel<D, T>, grid, ATT_WARPS * 32, smem, a);
+        CUDA_TRY(d, cudaFuncSetAttribute(att_kernel<D, T, TILE, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)A::BYTES), "attention");
+        return launch(d, "attention (role P)", att_kernel<D, T, TILE, WARPS>, grid, WARPS * 32, A::BYTES, a);
+}
+
+/* 1: this card has too little shared memory for it. */
+template <int D, int T> static int att_p_run(struct cuda_dev *d, const attn_args &a, uint32_t n_d, uint32_t n) {
+        constexpr int TILE = D > 256 ? 32 : ATT_TILE, WARPS = D > 256 ? 8 : ATT_WARPS;
+
+        if (att_shape<D, TILE, WARPS>::BYTES <= d->smem_block)
+                return att_p_launch<D, T, TILE, WARPS>(d, a, n_d, n);
+        if (D >= 256 && att_shape<D, TILE / 2, 2>::BYTES <= d->smem_block) /* 99 KB of shared memory */
+                return att_p_launch<D, T, D >= 256 ? TILE / 2 : TILE, D >= 256 ? 2 : WARPS>(d, a, n_d, n);
+        return 1;
 }
