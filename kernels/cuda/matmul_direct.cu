@@ -68,6 +68,34 @@ template <int T, int I> static __device__ __forceinline__ void direct_clamped(co
 }
 #endif
 
+#ifdef HAVE_WGMMA
+/* The n-th tile of DM rows, all experts' one after the other; by each warp for itself. False: there are fewer. */
+static __device__ __forceinline__ bool row_tile(const struct matmul &p, uint32_t n, uint32_t *expert, uint32_t *m0, uint32_t *m_end) {
+        const uint32_t lane = threadIdx.x & 31;
+
+        for (uint32_t e0 = 0; e0 < p.n_group; e0 += 32) {
+                const uint32_t e = e0 + lane, start = p.group_start[min(e, p.n_group)], end = p.group_start[min(e + 1, p.n_group)];
+                const uint32_t own = (end - start + DM - 1) / DM;
+                uint32_t sum = own; /* of this expert and those before it */
+#pragma unroll
+                for (int s = 1; s < 32; s *= 2) {
+                        const uint32_t v = __shfl_up_sync(~0u, sum, s);
+                        sum += lane >= (uint32_t)s ? v : 0;
+                }
+                const uint32_t all = __shfl_sync(~0u, sum, 31);
+                if (n < all) {
+                        const int at = __ffs(__ballot_sync(~0u, n < sum)) - 1;
+                        *expert = e0 + at;
+                        *m0 = __shfl_sync(~0u, start + (n - (sum - own)) * DM, at);
+                        *m_end = __shfl_sync(~0u, end, at);
+                        return true;
+                }
+                n -= all;
+        }
+        return false;
+}
+#endif
+
 template <int T, int DN> __global__ void __launch_bounds__(D_THREADS, 2)
 matmul_direct_kernel(const __grid_constant__ CUtensorMap mx, const direct_args a) {
 #ifdef HAVE_WGMMA
@@ -114,17 +142,18 @@ matmul_direct_kernel(const __grid_constant__ CUtensorMap mx, const direct_args a
         }
         pdl_next();
         __syncthreads();
-        bool loaded = on && !p.n_group;
-        if (loaded)
+        if (on && !p.n_group)
                 at_first();
         pdl_wait();
         if (p.n_group) {
-                expert = blockIdx.z;
+                if (!row_tile(p, blockIdx.x, &expert, &m0, &m_end))
+                        return;
                 expert_off = expert * a.expert_stride;
-                m0 = p.group_start[expert];
-                m_end = p.group_start[expert + 1];
+                if (on)
+                        at_first();
+        } else {
+                m0 = blockIdx.x * DM;
         }
-        m0 += blockIdx.x * DM;
 
         /* scales and super scales of tile sb, 16 bytes by each of the first lanes */
         auto fetch_scales = [&](uint32_t sb) {
@@ -138,93 +167,86 @@ matmul_direct_kernel(const __grid_constant__ CUtensorMap mx, const direct_args a
         /* where this lane's columns of block kbl(0), half 0, row g lie; the swizzle is an exclusive or */
         const uint32_t lane_to = rg_in * 2048 + g * 128 + ((((dl.odd << 2) + (t >> 1)) ^ g) << 4) + (t & 1) * 8;
 
-        uint32_t stage = 0, phase = 0; /* of this step, over all row tiles */
-        for (; m0 < m_end; m0 += gridDim.x * DM) {
-                const bool active = m0 + wg * 64 < m_end;
-                float c[DN / 2];
+        uint32_t stage = 0, phase = 0; /* of this step */
+        const bool active = m0 + wg * 64 < m_end;
+        float c[DN / 2];
 #pragma unroll
-                for (int i = 0; i < DN / 2; i++)
-                        c[i] = 0;
-                auto fetch_x = [&](uint32_t s, uint32_t st) {
-                        const uint32_t bar = full + 8 * st;
-                        bar_expect(bar, X_BYTES / 2);
-                        tma_2d(xs + st * X_BYTES, &mx, (int32_t)(s * HK), (int32_t)(m0 + wg * 64), bar);
-                };
-                if (active && leader)
-                        for (uint32_t s = 0; s < STAGES && s < a.steps; s++)
-                                fetch_x(s, (stage + s) % STAGES);
+        for (int i = 0; i < DN / 2; i++)
+                c[i] = 0;
+        auto fetch_x = [&](uint32_t s, uint32_t st) {
+                const uint32_t bar = full + 8 * st;
+                bar_expect(bar, X_BYTES / 2);
+                tma_2d(xs + st * X_BYTES, &mx, (int32_t)(s * HK), (int32_t)(m0 + wg * 64), bar);
+        };
+        if (active && leader)
+                for (uint32_t s = 0; s < STAGES && s < a.steps; s++)
+                        fetch_x(s, s);
+        if (on)
+                fetch_scales(0);
+        for (uint32_t sb = 0; sb < a.n_sb; sb++) {
+                const bool more = on && sb + 1 < a.n_sb;
                 if (on) {
-                        if (!loaded)
-                                at_first();
-                        loaded = false;
-                        __syncwarp(); /* the last row tile's scales have been read */
-                        fetch_scales(0);
+                        asm volatile("cp.async.wait_all;" ::: "memory");
+                        __syncwarp();
+                        dl.scale = scales[warp][sb & 1];
+                        dl.super = dl.scale + B.scale;
+                        if (more)
+                                fetch_scales(sb + 1);
                 }
-                for (uint32_t sb = 0; sb < a.n_sb; sb++) {
-                        const bool more = on && sb + 1 < a.n_sb;
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                        const uint32_t s = sb * 4 + q;
+                        if (s >= a.steps)
+                                break;
+                        const uint32_t ws_at = ws + stage * W_BYTES, to = ws_at + lane_to;
                         if (on) {
-                                asm volatile("cp.async.wait_all;" ::: "memory");
-                                __syncwarp();
-                                dl.scale = scales[warp][sb & 1];
-                                dl.super = dl.scale + B.scale;
-                                if (more)
-                                        fetch_scales(sb + 1);
+                                if (__all_sync(~0u, direct<T>::plain(dl, q)))
+                                        w.template decode<I>(dl, q, [&](int i, int r, int h, uint32_t v0, uint32_t v1) {
+                                                st8((to ^ (i * 64 + h * 32)) + r * 1024, v0, v1);
+                                        });
+                                else
+                                        direct_clamped<T, I>(tile(sb), lane, q, to, dl.odd);
+                                if (direct<T>::STEPS == 2 && q < 2)
+                                        w.template load<I>(code, high, dl.odd, q + 2);
+                                if (direct<T>::STEPS == 2 && more && q >= 2)
+                                        w.template load<I>(code + B.code, high + B.high, dl.odd, q - 2);
+                                if (direct<T>::STEPS == 4 && more && q >= 1)
+                                        w.template load<I>(code + B.code, high + B.high, dl.odd, q - 1);
+                                if (direct<T>::STEPS == 4 && more && q == 3)
+                                        w.template load<I>(code + B.code, high + B.high, dl.odd, 3);
                         }
+                        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                        __syncthreads();
+                        if (active) {
+                                bar_wait(full + 8 * stage, phase);
+                                const uint64_t da = wg_desc(xs + stage * X_BYTES), db = wg_desc(ws_at);
+                                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-                        for (int q = 0; q < 4; q++) {
-                                const uint32_t s = sb * 4 + q;
-                                if (s >= a.steps)
-                                        break;
-                                const uint32_t ws_at = ws + stage * W_BYTES, to = ws_at + lane_to;
-                                if (on) {
-                                        if (__all_sync(~0u, direct<T>::plain(dl, q)))
-                                                w.template decode<I>(dl, q, [&](int i, int r, int h, uint32_t v0, uint32_t v1) {
-                                                        st8((to ^ (i * 64 + h * 32)) + r * 1024, v0, v1);
-                                                });
-                                        else
-                                                direct_clamped<T, I>(tile(sb), lane, q, to, dl.odd);
-                                        if (direct<T>::STEPS == 2 && q < 2)
-                                                w.template load<I>(code, high, dl.odd, q + 2);
-                                        if (direct<T>::STEPS == 2 && more && q >= 2)
-                                                w.template load<I>(code + B.code, high + B.high, dl.odd, q - 2);
-                                        if (direct<T>::STEPS == 4 && more && q >= 1)
-                                                w.template load<I>(code + B.code, high + B.high, dl.odd, q - 1);
-                                        if (direct<T>::STEPS == 4 && more && q == 3)
-                                                w.template load<I>(code + B.code, high + B.high, dl.odd, 3);
-                                }
-                                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                                __syncthreads();
-                                if (active) {
-                                        bar_wait(full + 8 * stage, phase);
-                                        const uint64_t da = wg_desc(xs + stage * X_BYTES), db = wg_desc(ws_at);
-                                        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                                        for (int k = 0; k < HK / 16; k++)
-                                                wgmma(c, da + 2 * k, db + 2 * k);
-                                        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                                        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                                        /* step s - 1 has been read: its stage may be filled again */
-                                        if (leader && s > 0 && s - 1 + STAGES < a.steps)
-                                                fetch_x(s - 1 + STAGES, stage ? stage - 1 : STAGES - 1);
-                                }
-                                if (++stage == STAGES) {
-                                        stage = 0;
-                                        phase ^= 1;
-                                }
+                                for (int k = 0; k < HK / 16; k++)
+                                        wgmma(c, da + 2 * k, db + 2 * k);
+                                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                                /* step s - 1 has been read: its stage may be filled again */
+                                if (leader && s > 0 && s - 1 + STAGES < a.steps)
+                                        fetch_x(s - 1 + STAGES, stage ? stage - 1 : STAGES - 1);
                         }
-                        code += B.code;
-                        high += B.high;
+                        if (++stage == STAGES) {
+                                stage = 0;
+                                phase ^= 1;
+                        }
                 }
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-                if (active) {
-                        struct matmul one = p;
-                        one.n = o.n;
-                        one.w_scale = o.w_scale;
-                        one.bias = o.bias;
-                        one.y = o.y;
-                        one.y_stride = o.y_stride;
-                        wgmma_store<DN>(one, c, m0 + wg * 64, m_end, n0, expert);
-                }
+                code += B.code;
+                high += B.high;
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        if (active) {
+                struct matmul one = p;
+                one.n = o.n;
+                one.w_scale = o.w_scale;
+                one.bias = o.bias;
+                one.y = o.y;
+                one.y_stride = o.y_stride;
+                wgmma_store<DN>(one, c, m0 + wg * 64, m_end, n0, expert);
         }
 #endif
 }
@@ -245,7 +267,7 @@ static uint32_t direct_tiles(direct_args *a, uint32_t n_out, uint32_t dn) {
 
 template <int T> static int direct_run(struct cuda_dev *d, const CUtensorMap &mx, direct_args *a, uint32_t n_out, dim3 grid) {
         grid.y = direct_tiles(a, n_out, 128);
-        if ((size_t)grid.x * grid.y * grid.z > d->n_sm)
+        if ((size_t)grid.x * grid.y > d->n_sm)
                 return direct_launch<T, 128>(d, mx, *a, grid);
         grid.y = direct_tiles(a, n_out, 64);
         return direct_launch<T, 64>(d, mx, *a, grid);
@@ -278,9 +300,8 @@ int cuda_matmul_direct(struct cuda_dev *d, const struct linear_out *out, uint32_
                 a.out[i] = {planes_of(o->w.type, o->w.data, o->w.rows, o->w.cols), DIV_ROUND_UP(o->w.rows, (uint32_t)CUDA_TILE_ROWS), 0,
                             o->w.rows, o->w.scale, o->bias, o->y, o->y_stride};
         }
-        /* An expert's rows beyond twice the mean are done one row tile after the other. */
-        const uint32_t rows = m->n_group ? MIN(m->m, DIV_ROUND_UP(2 * m->m_all, m->n_group)) : m->m;
-        const dim3 grid(DIV_ROUND_UP(rows, (uint32_t)DM), 0, MAX(m->n_group, 1u));
+        /* As many row tiles as experts can have: of each of them the last one may be cut. */
+        const dim3 grid(m->n_group ? MIN(m->n_group, m->m_all) + m->m_all / DM : DIV_ROUND_UP(m->m, (uint32_t)DM));
         if ((r = tensor_map(d, &mx, m->x, m->n_group ? m->m_all : m->m, m->k, image_slot(m->k_image), DM / 2)) < 0)
                 return r;
         switch (out->w.type) {
