@@ -259,6 +259,13 @@ static void check_kv(struct run *x) {
         float *whole = malloc(bytes), *got = malloc(bytes);
         int r = eng_context_new(x->m.model, &l, &x->c, &err);
 
+        /* A backend may refuse a quantized KV for odd head sizes, and says so; f16 it has always. */
+        if (r < 0 && err.code == HEARTH_E_unsupported && x->kv != ENG_KV_F16) {
+                printf("%s: %s\n", x->name, err.message);
+                free(whole);
+                free(got);
+                return;
+        }
         if (r < 0)
                 die(x->name, &err, r);
         x->runs++;
