@@ -27,6 +27,7 @@
 #include "daemon/broker/server.h"
 #include "daemon/broker/session.h"
 #include "daemon/broker/store.h"
+#include "daemon/broker/threads.h"
 #include "ipc/sockpath.h"
 
 /* Set by the build: whether the worker beside this has a CUDA backend. */
@@ -218,6 +219,7 @@ int main(int argc, char **argv) {
         if (o.check)
                 return check_config(&o);
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is an error of the write that meets it */
         s.log = (struct log){ .level = LOG_LEVEL_INFO, .program = "hearthd", .journal = log_stream_is_journal(getenv("JOURNAL_STREAM")) };
         if (s.log.journal)
                 (void)log_journal_open(&s.log, LOG_JOURNAL_SOCKET); /* else its lines go through stderr */
@@ -253,12 +255,14 @@ int main(int argc, char **argv) {
                 options_done(&o);
                 return hearth_code_exit(err.code);
         }
-        if (uv_loop_init(&s.loop) < 0) {
-                log_error(&s.log, "the event loop can't be made");
+        r = uv_loop_init(&s.loop) < 0 ? h_error_set(&err, HEARTH_E_internal, "the event loop can't be made") : threads_start(&s.loop, &err);
+        if (r < 0) {
+                h_error_from_errno(&err, r, "starting");
+                log_error(&s.log, "%s", err.message);
                 listener_close(&s.listener);
                 config_done(&s.config);
                 options_done(&o);
-                return 70;
+                return hearth_code_exit(err.code);
         }
         setup_loop(&s);
         s.started_ms = server_now(&s);

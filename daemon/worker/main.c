@@ -97,6 +97,7 @@ int main(int argc, char **argv) {
         standard_fds_open();
         log.journal = log_stream_is_journal(getenv("JOURNAL_STREAM"));
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* memory files are files: their size may be limited, which is an error to tell */
         if (argc >= 3 && strcmp(argv[1], "--inspect") == 0)
                 return inspect(&(struct log){ .level = LOG_LEVEL_INFO, .program = strcmp(argv[0], "hearth") == 0 ? "hearth" : "hearth-worker" },
                                argc - 2, argv + 2);

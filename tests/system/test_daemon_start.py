@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the daemon comes up and goes: sockets, permissions, activation, notification, stopping."""
 import fcntl
+import resource
 import signal
 import socket
 import stat
@@ -171,6 +172,25 @@ def standard_files_are_closed():
         assert os.waitpid(pid, 0)[1] == 0
 
 
+def other_limits():
+    """No room for its threads: it says so and does not start, instead of ending under the first client. A limit of file sizes is the error
+    of the load that meets it."""
+    with private_dir() as home:
+        if not SANITIZED:
+            p = popen(home, "--user", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (20 << 20,) * 2))
+            err = p.communicate(timeout=60)[1].decode()
+            assert p.returncode == 75 and "threads can't be started" in err and "TasksMax" in err, (p.returncode, err)
+        models = pathlib.Path(home) / "models"
+        models.mkdir()
+        shutil.copy(TINY, models / "tiny.gguf")
+        p = popen(home, "--user", "--model-dir", str(models), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10,) * 2))
+        path = f"{home}/hearth/hearth.sock"
+        until("it serves", lambda: serves(path))
+        with Client(path) as c:
+            expect("io", lambda: c.call("load", {"model": "tiny"}), "memory file", "File too large")
+        ended(p)
+
+
 def stopping():
     """SIGTERM ends running streams with shutting_down and leaves no process behind."""
     with daemon() as d, Client(d.path) as c:
@@ -223,5 +243,5 @@ slots = 2
         assert status["host_budget"] == 1 << 30 and "1 thread" in status["device"], status
 
 
-sys.exit(run_tests([default_place, born_with_its_mode, system_mode, stale_socket, two_at_once, activation, standard_files_are_closed, stopping,
+sys.exit(run_tests([default_place, born_with_its_mode, system_mode, stale_socket, two_at_once, activation, standard_files_are_closed, other_limits, stopping,
                     a_killed_daemon_takes_its_worker_along, configuration]))
