@@ -10,7 +10,7 @@
 static int cpu_options(const struct eng_device_options *o, struct k_cpu_options *ret, struct h_error *err) {
         static const struct { const char *name; enum k_isa isa; } names[] = {
                 { "auto", K_ISA_AUTO }, { "portable", K_ISA_SCALAR }, { "scalar", K_ISA_SCALAR },
-                { "avx2", K_ISA_AVX2 }, { "avx512", K_ISA_AVX512 },
+                { "avx2", K_ISA_AVX2 }, { "avx512", K_ISA_AVX512 }, { "amx", K_ISA_AMX },
         };
 
         *ret = (struct k_cpu_options){ .threads = o->threads, .exact = o->exact };
@@ -22,7 +22,7 @@ static int cpu_options(const struct eng_device_options *o, struct k_cpu_options 
                         return 0;
                 }
         return h_error_set(err, HEARTH_E_bad_request,
-                           "variant \"%s\" is unknown; known: auto, portable, scalar, avx2, avx512", o->variant);
+                           "variant \"%s\" is unknown; known: auto, portable, scalar, avx2, avx512, amx", o->variant);
 }
 
 static int open_cpu(const struct eng_device_options *o, struct k_dev **ret, struct h_error *err) {

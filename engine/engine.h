@@ -29,7 +29,7 @@ struct eng_device_options {
         int ordinal;          /* CUDA */
         uint64_t vram_budget; /* CUDA: 0 = what is free */
         bool exact;           /* reference arithmetic: activations stay f32 */
-        const char *variant;  /* NULL/"auto", "portable", "scalar", "avx2", "avx512" */
+        const char *variant;  /* NULL/"auto", "portable", "scalar", "avx2", "avx512", "amx" */
 };
 int eng_device_open(const struct eng_device_options *o, struct eng_device **ret, struct h_error *err);
 struct eng_device *eng_device_close(struct eng_device *d); /* NULL ok; returns NULL */

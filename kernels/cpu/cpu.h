@@ -38,7 +38,7 @@ struct k_cpu {
         struct k_dev base;
         struct k_pool *pool;
         uint32_t n_workers;
-        enum k_isa isa; /* resolved: SCALAR, AVX2 or AVX512 */
+        enum k_isa isa; /* resolved: SCALAR, AVX2, AVX512 or AMX */
         bool exact;     /* activations stay f32 in every linear product */
         const struct k_cpu_linear_isa *linear;
 

@@ -5,6 +5,7 @@
  * from mem_alloc() belongs to the caller. One thread uses a device at a time.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/detect.h"
 #include "kernels/cpu/layout.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/ops.h"
@@ -12,9 +13,6 @@
 
 #include "base/alloc.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -212,32 +210,6 @@ const struct k_ops *k_cpu_ops(void) {
         return &cpu_ops;
 }
 
-#if defined(__x86_64__)
-/* clang 14 can't name this feature in __builtin_cpu_supports() */
-static bool has_f16c(void) {
-        unsigned a, b, c, d;
-        return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-#endif
-
-_unused_ static bool has_avx2(void) {
-#if defined(__x86_64__)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-#else
-        return false;
-#endif
-}
-
-_unused_ static bool has_avx512(void) {
-#if defined(__x86_64__)
-        return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vnni");
-#else
-        return false;
-#endif
-}
-
 /* The variants built for this architecture; those of other processors are absent. */
 static const struct k_cpu_linear_isa *variant(enum k_isa isa) {
         switch (isa) {
@@ -245,15 +217,21 @@ static const struct k_cpu_linear_isa *variant(enum k_isa isa) {
                 return &k_cpu_linear_scalar;
 #if defined(HAVE_CPU_AVX2)
         case K_ISA_AVX2:
-                return has_avx2() ? &k_cpu_linear_avx2 : NULL;
+                return k_cpu_has_avx2() ? &k_cpu_linear_avx2 : NULL;
 #else
         case K_ISA_AVX2:
 #endif
 #if defined(HAVE_CPU_AVX512)
         case K_ISA_AVX512:
-                return has_avx512() ? &k_cpu_linear_avx512 : NULL;
+                return k_cpu_has_avx512() ? &k_cpu_linear_avx512 : NULL;
 #else
         case K_ISA_AVX512:
+#endif
+#if defined(HAVE_CPU_AMX)
+        case K_ISA_AMX:
+                return k_cpu_has_amx() ? &k_cpu_linear_amx : NULL;
+#else
+        case K_ISA_AMX:
 #endif
         case K_ISA_AUTO:
                 break;
@@ -267,6 +245,7 @@ int k_cpu_open(const struct k_cpu_options *opt, struct k_dev **ret) {
         int r;
 
         if (isa == K_ISA_AUTO)
+                /* not AMX, which no such processor has run yet: by name only */
                 for (isa = K_ISA_AVX512; isa > K_ISA_SCALAR && !variant(isa);)
                         isa--;
         if (!variant(isa))
@@ -282,7 +261,7 @@ int k_cpu_open(const struct k_cpu_options *opt, struct k_dev **ret) {
         r = k_pool_new(opt->threads, &cpu->pool);
         if (r == 0) {
                 cpu->n_workers = k_pool_workers(cpu->pool);
-                cpu->panel = h_aligned_alloc(64, (size_t)cpu->n_workers * K_LINEAR_SCRATCH);
+                cpu->panel = h_aligned_alloc(64, (size_t)cpu->n_workers * cpu->linear->scratch);
                 if (!cpu->panel)
                         r = -ENOMEM;
         }

@@ -62,7 +62,7 @@ void k_cpu_quantize_row(struct k_cpu *cpu, uint32_t kind, const float *x, uint32
 
 void k_cpu_gemm_rows(struct k_cpu *cpu, uint32_t worker, const struct k_cpu_gemm *job, uint32_t row0, uint32_t row1) {
         uint32_t kind = k_cpu_image_kind(cpu, job->w->type);
-        uint8_t *scratch = cpu->panel + (size_t)worker * K_LINEAR_SCRATCH;
+        uint8_t *scratch = cpu->panel + (size_t)worker * cpu->linear->scratch;
 
         if (job->w->layout == K_LAYOUT_CUDA)
                 k_cpu_planes_rows(cpu, job, kind, scratch, row0, row1);

@@ -24,8 +24,9 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/layout.h"
 
-/* Scratch of one worker: a panel of codes or floats, and accumulators. */
+/* Scratch of one worker: a panel of codes or floats, and accumulators; AMX also copies activations there. */
 #define K_LINEAR_SCRATCH (160u * 1024)
+#define K_LINEAR_SCRATCH_AMX (K_LINEAR_SCRATCH + 1024u * 1024)
 
 struct k_image {
         const int8_t *q;       /* [cols] */
@@ -61,6 +62,7 @@ static inline struct k_image k_image_at(uint32_t kind, const void *row, uint32_t
 
 struct k_cpu_linear_isa {
         const char *name;
+        size_t scratch; /* bytes that rows() wants, aligned to 64 */
         void (*quantize)(uint32_t kind, const float *x, uint32_t cols, void *image_row);
         /* Rows [row0, row1) of a job; kind 0: float arithmetic whatever the type. row0: a multiple of K_PANEL. */
         void (*rows)(const struct k_cpu_gemm *job, uint32_t kind, uint8_t *scratch, uint32_t row0, uint32_t row1);
@@ -69,6 +71,10 @@ struct k_cpu_linear_isa {
 extern const struct k_cpu_linear_isa k_cpu_linear_scalar;
 extern const struct k_cpu_linear_isa k_cpu_linear_avx2;
 extern const struct k_cpu_linear_isa k_cpu_linear_avx512;
+extern const struct k_cpu_linear_isa k_cpu_linear_amx; /* rows(): of K_LAYOUT_CUDA too, where k_cpu_amx_planes() */
+
+/* True where AMX is of use to a job with the card's layout. */
+bool k_cpu_amx_planes(const struct k_cpu_gemm *job, uint32_t kind);
 
 static inline const uint8_t *k_gemm_weights(const struct k_cpu_gemm *job) {
         return (const uint8_t *)job->w->data + (size_t)job->expert * job->w->expert_stride;

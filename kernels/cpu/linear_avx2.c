@@ -66,4 +66,4 @@ static void plain(const float *w, uint32_t cols, const float *const *x, float *c
 
 #include "kernels/cpu/linear_types.h"
 
-const struct k_cpu_linear_isa k_cpu_linear_avx2 = { "avx2", quantize, rows };
+const struct k_cpu_linear_isa k_cpu_linear_avx2 = { "avx2", K_LINEAR_SCRATCH, quantize, rows };

@@ -186,4 +186,4 @@ static void rows(const struct k_cpu_gemm *job, uint32_t kind, uint8_t *scratch, 
                 rows_floats(job, row0, row1);
 }
 
-const struct k_cpu_linear_isa k_cpu_linear_scalar = { "scalar", quantize, rows };
+const struct k_cpu_linear_isa k_cpu_linear_scalar = { "scalar", K_LINEAR_SCRATCH, quantize, rows };

@@ -16,6 +16,7 @@
 
 const struct k_cpu_vec *k_cpu_vec(const struct k_cpu *cpu) {
         switch (cpu->isa) {
+        case K_ISA_AMX: /* products only */
 #if defined(HAVE_VEC_AVX512)
         case K_ISA_AVX512:
                 return &k_cpu_vec_avx512;

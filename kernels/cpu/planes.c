@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/detect.h"
 #include "kernels/cuda/layout_file.h"
 #include "kernels/mixed.h"
 
@@ -43,8 +44,14 @@ static void from_file(const struct k_cpu *cpu, const struct k_cpu_gemm *job, uin
 
 void k_cpu_planes_rows(const struct k_cpu *cpu, const struct k_cpu_gemm *job, uint32_t kind, uint8_t *scratch, uint32_t row0,
                        uint32_t row1) {
+#if defined(HAVE_CPU_AMX)
+        if (cpu->isa == K_ISA_AMX && k_cpu_amx_planes(job, kind)) {
+                cpu->linear->rows(job, kind, scratch, row0, row1);
+                return;
+        }
+#endif
 #if defined(HAVE_CPU_AVX512)
-        if (cpu->isa == K_ISA_AVX512 && k_planes_avx512(job, kind, row0, row1))
+        if (cpu->isa >= K_ISA_AVX512 && k_planes_avx512(job, kind, row0, row1))
                 return;
 #endif
         from_file(cpu, job, kind, scratch, row0, row1);
@@ -52,8 +59,7 @@ void k_cpu_planes_rows(const struct k_cpu *cpu, const struct k_cpu_gemm *job, ui
 
 bool k_cpu_planes_fast(void) {
 #if defined(HAVE_CPU_AVX512)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+        return k_cpu_has_avx512();
 #else
         return false;
 #endif

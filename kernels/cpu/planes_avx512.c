@@ -353,16 +353,116 @@ INLINE void tile_int(enum k_type t, const struct tile *p, uint32_t sb, const str
         }
 }
 
+/* ---- tiles and panels --------------------------------------------------------------- */
+
+/* A row group's tile of columns. */
+INLINE struct tile tile_at(const struct k_cpu_gemm *job, const struct cuda_planes *pl, const struct cuda_plane_offsets *o, uint32_t row0,
+                           uint32_t sb) {
+        const uint8_t *base = k_gemm_weights(job);
+        size_t tile = (size_t)(row0 / CUDA_TILE_ROWS) * DIV_ROUND_UP(job->w->cols, CUDA_TILE_COLS) + sb;
+
+        return (struct tile){ base + o->code + tile * pl->code, base + o->high + tile * pl->high, base + o->scale + tile * pl->scale,
+                              base + o->super + tile * pl->super };
+}
+
+/* Vectors [l][pair][top] of g = 0..7 to steps of a panel, rows g + 8 top in order: vector l of pair i at dst + i * pair + 64 l. */
+INLINE void turn(const __m512i v[8], uint8_t *dst, size_t pair) {
+        __m512i a[2][4], b[2][2][2]; /* [pair][g / 2], [pair][top][g / 4] */
+
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+                a[0][i] = _mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
+                a[1][i] = _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+#pragma GCC unroll 2
+                for (int h = 0; h < 2; h++) {
+                        b[i][0][h] = _mm512_unpacklo_epi64(a[i][2 * h], a[i][2 * h + 1]);
+                        b[i][1][h] = _mm512_unpackhi_epi64(a[i][2 * h], a[i][2 * h + 1]);
+                }
+                __m512i x0 = _mm512_shuffle_i32x4(b[i][0][0], b[i][0][1], 0x44), x1 = _mm512_shuffle_i32x4(b[i][0][0], b[i][0][1], 0xee);
+                __m512i y0 = _mm512_shuffle_i32x4(b[i][1][0], b[i][1][1], 0x44), y1 = _mm512_shuffle_i32x4(b[i][1][0], b[i][1][1], 0xee);
+                _mm512_storeu_si512(dst + i * pair, _mm512_shuffle_i32x4(x0, y0, 0x88));
+                _mm512_storeu_si512(dst + i * pair + 64, _mm512_shuffle_i32x4(x0, y0, 0xdd));
+                _mm512_storeu_si512(dst + i * pair + 128, _mm512_shuffle_i32x4(x1, y1, 0x88));
+                _mm512_storeu_si512(dst + i * pair + 192, _mm512_shuffle_i32x4(x1, y1, 0xdd));
+        }
+}
+
+INLINE __m512i ints_by_row(__m512i v) {
+        return _mm512_castps_si512(by_row(_mm512_castsi512_ps(v)));
+}
+
+/* Lanes of 16 bits to two of them. */
+INLINE __m512i both(__m512i low, __m512i high) {
+        return ints_by_row(_mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(high, 16)));
+}
+
+INLINE void panel_codes(enum k_type t, const struct tile *p, __m512i lut, uint8_t *q) {
+        const __m512i top = _mm512_set1_epi8((char)128);
+        __m512i lo[8], hi[8];
+
+        if (t == K_Q8_0) {
+                for (int kb = 0; kb < 8; kb++) { /* [l][half][top] */
+                        for (int g = 0; g < 8; g++)
+                                lo[g] = _mm512_load_si512(p->code + (size_t)(kb * 8 + g) * 64);
+                        turn(lo, q + 512 * kb, 256);
+                }
+                return;
+        }
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) { /* [l][block of two][top] */
+#pragma GCC unroll 8
+                for (int g = 0; g < 8; g++) {
+                        codes(t, p, c, g, lut, &lo[g], &hi[g]);
+                        if (center(t) == 128) { /* a panel's codes of 8 bits are signed */
+                                lo[g] = _mm512_xor_si512(lo[g], top);
+                                hi[g] = _mm512_xor_si512(hi[g], top);
+                        }
+                }
+                turn(lo, q + 1024 * c, 512);
+                turn(hi, q + 1024 * c + 256, 512);
+        }
+}
+
+INLINE void panel(enum k_type t, const struct tile *p, struct k_panel *ret) {
+        __m512i lut = t == K_MXFP4 || t == K_IQ4_NL || t == K_IQ4_XS ? table(t) : _mm512_setzero_si512();
+        struct super s;
+
+        panel_codes(t, p, lut, ret->q);
+        if (!is_int(t)) {
+                for (int kb = 0; kb < 8; kb++) {
+                        _mm512_storeu_ps(ret->d[kb], by_row(block_scale(t, p, kb)));
+                        if (has_min(t))
+                                _mm512_storeu_ps(ret->m[kb], by_row(block_min(p, kb)));
+                }
+                return;
+        }
+        super_of(t, p, &s);
+        _mm512_storeu_ps(ret->d0, by_row(s.d));
+        for (int g = 0; g < 16; g++) {
+                int i = per16(t) ? g : g / 2;
+                if (per16(t) || t == K_Q5_K) /* as k_panel_from_file() has it */
+                        _mm512_storeu_si512(ret->sc[g], both(s.sc[i], s.sc[i]));
+                else if (g % 2 == 0)
+                        _mm512_storeu_si512(ret->sc[i], both(s.sc[i], s.sc[i]));
+        }
+        if (has_min(t)) {
+                _mm512_storeu_ps(ret->m0, by_row(s.m));
+                for (int k = 0; k < (per16(t) ? 8 : 4); k++)
+                        _mm512_storeu_si512(ret->mn[k], both(s.mn[2 * k], s.mn[2 * k + 1]));
+        }
+}
+
 /* ---- rows ------------------------------------------------------------------------- */
 
 /* 16 rows for n activation rows. */
 INLINE void group(enum k_type t, const struct k_cpu_gemm *job, const struct cuda_planes *pl, const struct cuda_plane_offsets *o, uint32_t row0,
                   uint32_t x0, uint32_t n) {
-        const uint8_t *base = k_gemm_weights(job);
         uint32_t cols = job->w->cols, n_sb = DIV_ROUND_UP(cols, CUDA_TILE_COLS), kind = is_int(t) ? 2 : 1;
-        size_t tile = (size_t)(row0 / CUDA_TILE_ROWS) * n_sb, stride = k_cpu_image_stride(kind, cols);
-        struct tile p = { base + o->code + tile * pl->code, base + o->high + tile * pl->high, base + o->scale + tile * pl->scale,
-                          base + o->super + tile * pl->super };
+        size_t stride = k_cpu_image_stride(kind, cols);
+        struct tile p = tile_at(job, pl, o, row0, 0);
         __m512i lut = t == K_MXFP4 || t == K_IQ4_NL || t == K_IQ4_XS ? table(t) : _mm512_setzero_si512();
         struct k_image im[MAX_X];
         __m512 acc[MAX_X];
@@ -406,7 +506,21 @@ INLINE void rows_of(enum k_type t, const struct k_cpu_gemm *job, uint32_t row0, 
         }
 }
 
+INLINE void panel_of(enum k_type t, const struct k_cpu_gemm *job, uint32_t row0, uint32_t piece, struct k_panel *ret) {
+        struct cuda_plane_offsets o;
+        struct cuda_planes pl;
+        struct tile p;
+
+        (void)cuda_layout_planes(t, &pl);
+        cuda_layout_offsets(t, job->w->rows, job->w->cols, &o);
+        p = tile_at(job, &pl, &o, row0, piece);
+        panel(t, &p, ret);
+}
+
 #define TYPE(t)                                                                                                \
+        static __attribute__((noinline)) void panel_##t(const struct k_cpu_gemm *job, uint32_t row0, uint32_t piece, struct k_panel *ret) { \
+                panel_of(K_##t, job, row0, piece, ret);                                                        \
+        }                                                                                                      \
         static __attribute__((noinline)) void rows_##t(const struct k_cpu_gemm *job, uint32_t row0, uint32_t row1) { \
                 rows_of(K_##t, job, row0, row1);                                                               \
         }
@@ -424,5 +538,28 @@ bool k_planes_avx512(const struct k_cpu_gemm *job, uint32_t kind, uint32_t row0,
 #undef TYPE
         default:
                 return false;
+        }
+}
+
+bool k_planes_has(enum k_type t) {
+        switch (t) {
+#define TYPE(t) case K_##t:
+        TYPE(Q4_0) TYPE(Q4_1) TYPE(Q5_0) TYPE(Q5_1) TYPE(Q8_0) TYPE(MXFP4) TYPE(IQ4_NL) TYPE(IQ4_XS) TYPE(Q2_K) TYPE(Q3_K) TYPE(Q4_K)
+        TYPE(Q5_K) TYPE(Q6_K)
+#undef TYPE
+                return true;
+        default:
+                return false;
+        }
+}
+
+void k_planes_panel(const struct k_cpu_gemm *job, uint32_t row0, uint32_t piece, struct k_panel *ret) {
+        switch (job->w->type) {
+#define TYPE(t) case K_##t: panel_##t(job, row0, piece, ret); return;
+        TYPE(Q4_0) TYPE(Q4_1) TYPE(Q5_0) TYPE(Q5_1) TYPE(Q8_0) TYPE(MXFP4) TYPE(IQ4_NL) TYPE(IQ4_XS) TYPE(Q2_K) TYPE(Q3_K) TYPE(Q4_K)
+        TYPE(Q5_K) TYPE(Q6_K)
+#undef TYPE
+        default: /* k_planes_has() was asked */
+                return;
         }
 }

@@ -5,7 +5,7 @@
  * prefill (many rows) in GFLOP/s, two operations per weight and row. Best of
  * several rounds; no test, prints a table.
  *
- *   bench_linear [-i scalar|avx2|avx512] [-t threads] [-r rows] [-c cols] [-n batch] [-m MiB of weights] [-s seconds] [-u] [TYPE...]
+ *   bench_linear [-i scalar|avx2|avx512|amx] [-t threads] [-r rows] [-c cols] [-n rows,rows,...] [-m MiB of weights] [-s seconds] [-u] [TYPE...]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@
 
 struct options {
         enum k_isa isa;
-        uint32_t threads, rows, cols, batch, mib;
+        uint32_t threads, rows, cols, mib;
+        uint32_t batch[8], n_batch, most; /* widths of prefill; the widest */
         double seconds;
         bool cpu_time;
 };
@@ -84,8 +85,8 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
         copies = (uint32_t)(((size_t)o->mib << 20) / bytes) + 1;
         copies = copies > 64 ? 64 : copies;
         uint8_t *file = h_malloc(row * o->rows), *data = ops->mem_alloc(dev, bytes * copies);
-        float *xf = ops->mem_alloc(dev, (size_t)o->batch * o->cols * 4), *y = ops->mem_alloc(dev, (size_t)o->batch * o->rows * 4);
-        void *xq = ops->mem_alloc(dev, ops->act_q_bytes(o->batch, o->cols));
+        float *xf = ops->mem_alloc(dev, (size_t)o->most * o->cols * 4), *y = ops->mem_alloc(dev, (size_t)o->most * o->rows * 4);
+        void *xq = ops->mem_alloc(dev, ops->act_q_bytes(o->most, o->cols));
         struct k_weight w[64];
 
         if (!file || !data || !xf || !y || !xq) {
@@ -101,16 +102,16 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
                         memcpy(data + c * bytes, data, bytes);
                 w[c] = (struct k_weight){ .type = t, .layout = layout, .rows = o->rows, .cols = o->cols, .data = data + c * bytes };
         }
-        for (size_t i = 0; i < (size_t)o->batch * o->cols; i++)
+        for (size_t i = 0; i < (size_t)o->most * o->cols; i++)
                 xf[i] = (float)(i * 2654435761u % 2048) / 1024 - 1;
 
         struct k_act x = { .f = xf, .q = xq, .cols = o->cols };
         double one = best(dev, o, w, copies, &x, 1, y), four = best(dev, o, w, copies, &x, 4, y);
-        double many = best(dev, o, w, 1, &x, o->batch, y);
         double flop = 2.0 * o->rows * o->cols;
-        printf("%-8s %8.2f GB/s %8.1f us %8.1f GFLOP/s (4 rows) %8.1f GFLOP/s (%u rows) repack %.2f GB/s\n", k_type_name(t),
-               (double)bytes / one * 1e-9, one * 1e6, flop * 4 / four * 1e-9, flop * o->batch / many * 1e-9, o->batch,
-               (double)bytes / repack * 1e-9);
+        printf("%-8s %8.2f GB/s %8.1f us %8.1f GFLOP/s (4 rows)", k_type_name(t), (double)bytes / one * 1e-9, one * 1e6, flop * 4 / four * 1e-9);
+        for (uint32_t i = 0; i < o->n_batch; i++)
+                printf(" %8.1f GFLOP/s (%u rows)", flop * o->batch[i] / best(dev, o, w, 1, &x, o->batch[i], y) * 1e-9, o->batch[i]);
+        printf(" repack %.2f GB/s\n", (double)bytes / repack * 1e-9);
         fflush(stdout);
         free(file);
         ops->mem_free(dev, data);
@@ -120,27 +121,38 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
 }
 
 int main(int argc, char **argv) {
-        struct options o = { .rows = 4096, .cols = 4096, .batch = 512, .mib = 160, .seconds = 0.5 };
+        struct options o = { .rows = 4096, .cols = 4096, .batch = { 512 }, .n_batch = 1, .mib = 160, .seconds = 0.5 };
         struct k_dev *dev;
         int c;
 
         while ((c = getopt(argc, argv, "i:t:r:c:n:m:s:u")) != -1)
                 switch (c) {
                 case 'i':
-                        o.isa = !strcmp(optarg, "scalar") ? K_ISA_SCALAR : !strcmp(optarg, "avx2") ? K_ISA_AVX2 : K_ISA_AVX512;
+                        o.isa = !strcmp(optarg, "scalar") ? K_ISA_SCALAR : !strcmp(optarg, "avx2") ? K_ISA_AVX2 :
+                                !strcmp(optarg, "avx512") ? K_ISA_AVX512 : K_ISA_AMX;
                         break;
                 case 't': o.threads = (uint32_t)atoi(optarg); break;
                 case 'r': o.rows = (uint32_t)atoi(optarg); break;
                 case 'c': o.cols = (uint32_t)atoi(optarg); break;
-                case 'n': o.batch = (uint32_t)atoi(optarg); break;
+                case 'n':
+                        o.n_batch = 0;
+                        for (char *at = optarg, *end; o.n_batch < ELEMENTSOF(o.batch) && *at; at = *end ? end + 1 : end) {
+                                o.batch[o.n_batch++] = (uint32_t)strtoul(at, &end, 10);
+                                if (end == at)
+                                        return 2;
+                        }
+                        break;
                 case 'u': o.cpu_time = true; break;
                 case 'm': o.mib = (uint32_t)atoi(optarg); break;
                 case 's': o.seconds = atof(optarg); break;
                 default: return 2;
                 }
+        o.most = 4;
+        for (uint32_t i = 0; i < o.n_batch; i++)
+                o.most = MAX(o.most, o.batch[i]);
         struct k_cpu_options cpu = { .threads = o.threads, .isa = o.isa };
         int r = k_cpu_open(&cpu, &dev);
-        if (r < 0 || o.batch < 4) {
+        if (r < 0) {
                 fprintf(stderr, "can't open the device: %s\n", strerror(-r));
                 return 1;
         }

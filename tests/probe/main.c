@@ -28,7 +28,7 @@ static int usage(void) {
                 fprintf(stderr, "  %-11s %s\n", commands[i].name, commands[i].usage);
         fprintf(stderr, "  %-11s %s\n", "session", "commands from stdin, one a line, words separated by tabs");
         fprintf(stderr, "\nwith a model: [--backend cpu|cuda] [--kv f32|f16|bf16|q8_0|q4_0] [--threads N] [--exact]\n"
-                "  [--variant auto|scalar|portable|avx2|avx512] [--chunk N] [--ctx N]\n"
+                "  [--variant auto|scalar|portable|avx2|avx512|amx] [--chunk N] [--ctx N]\n"
                 "  [--vram-budget BYTES[MG]] [--gpu-layers N] [--rest auto|host|device]: what of the model is in device memory, and\n"
                 "  who computes generated tokens' products with the rest\n"
                 "  [--profile FILE]: of this device and driver, whatever program measured it\n"

@@ -212,7 +212,13 @@ static void test_layout(void **state) {
         }
 }
 
-static const enum k_isa isas[] = { K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512 };
+#ifdef CPU_MODEL /* cpu_model.h; this processor itself may not have the AVX-512 that AUTO would find */
+#define BEST K_ISA_AMX
+static const enum k_isa isas[] = { K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AMX };
+#else
+#define BEST K_ISA_AUTO
+static const enum k_isa isas[] = { K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512, K_ISA_AMX };
+#endif
 
 /* One shape on every variant, layout and fill. */
 static void check_shape(uint32_t rows, uint32_t cols, uint32_t n, bool exact) {
@@ -256,6 +262,8 @@ static void test_variants(void **state) {
         check_shape(17, 96, 3, false);
         check_shape(19, 64, 2, false);
         check_shape(16, 32, 1, false);
+        check_shape(20, 288, 19, false);
+        check_shape(33, 512, 41, false); /* tiles of tokens: two, one, and the rest of one */
 }
 
 static void test_variants_exact(void **state) {
@@ -311,9 +319,50 @@ static void test_widths(void **state) {
         free(got);
 }
 
+/* Rows that lie anywhere, each with the bits it has alone. */
+static void test_gather(void **state) {
+        static const enum k_type types[] = { K_Q4_0, K_Q5_1, K_Q4_K, K_Q6_K };
+        enum { ROWS = 35, COLS = 768, MOST = 64, N = 45 };
+        float *alone = h_malloc(MOST * ROWS * 4), *got = h_malloc(N * ROWS * 4);
+        uint32_t gather[N];
+
+        (void)state;
+        assert_true(alone && got);
+        for (uint32_t i = 0; i < N; i++)
+                gather[i] = i * 29 % MOST;
+        for (unsigned i = 0; i < ELEMENTSOF(isas); i++)
+                for (unsigned t = 0; t < ELEMENTSOF(types); t++) {
+                        struct k_dev *dev = open_dev(isas[i], 2, false);
+                        struct k_linear_args a = { .n_out = 1, .gather = gather };
+                        struct setup s;
+
+                        if (!dev)
+                                break;
+                        assert_true(setup_make(&s, types[t], K_LAYOUT_CPU, ROWS, COLS, MOST, FILL_RANDOM));
+                        for (uint32_t r = 0; r < MOST; r++)
+                                product(dev, &s, r, 1, alone + (size_t)r * ROWS);
+                        struct k_act x = { .f = s.x, .cols = COLS, .q = guarded(k_cpu_ops()->act_q_bytes(MOST, COLS)) };
+                        a.x = &x;
+                        a.out[0].w = &s.w;
+                        a.out[0].bias = s.bias;
+                        a.out[0].y = got;
+                        a.out[0].y_stride = ROWS;
+                        for (a.n_rows = 7; a.n_rows <= N; a.n_rows += 19) {
+                                assert_int_equal(dev->ops->linear(dev, NULL, &a), 0);
+                                for (uint32_t r = 0; r < a.n_rows; r++)
+                                        assert_same(&s, "gather", got + r * ROWS, alone + gather[r] * ROWS, ROWS);
+                        }
+                        guarded_free(x.q, k_cpu_ops()->act_q_bytes(MOST, COLS));
+                        dev->ops->close(dev);
+                        setup_free(&s);
+                }
+        free(alone);
+        free(got);
+}
+
 /* Several weights of different kinds share an x; gathers, row ranges and the image's reuse. */
 static void test_op(void **state) {
-        struct k_dev *dev = open_dev(K_ISA_AUTO, 2, false);
+        struct k_dev *dev = open_dev(BEST, 2, false);
         struct setup a, b, c;
         float y[3][6 * 40], want[3][6 * 40];
         static const uint32_t gather[3] = { 5, 0, 3 };
@@ -377,7 +426,7 @@ static void test_op(void **state) {
 
 /* Experts through the internal interface, with gather and scatter, more jobs than one run takes. */
 static void test_gemm_jobs(void **state) {
-        struct k_dev *dev = open_dev(K_ISA_AUTO, 2, false);
+        struct k_dev *dev = open_dev(BEST, 2, false);
         struct k_cpu *cpu = k_cpu(dev);
         static struct k_cpu_gemm jobs[300];
         static float y[300 * 32], want[300 * 32];
@@ -447,7 +496,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_reference), cmocka_unit_test(test_layout),      cmocka_unit_test(test_variants),
                 cmocka_unit_test(test_variants_exact), cmocka_unit_test(test_odd_columns), cmocka_unit_test(test_widths),
-                cmocka_unit_test(test_op),        cmocka_unit_test(test_gemm_jobs),   cmocka_unit_test(test_nan),
+                cmocka_unit_test(test_gather), cmocka_unit_test(test_op),        cmocka_unit_test(test_gemm_jobs),   cmocka_unit_test(test_nan),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
