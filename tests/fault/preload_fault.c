@@ -45,7 +45,7 @@ static struct {
         struct page *page;
         uintptr_t start, end; /* the program's own code and data */
         enum role role;
-        bool ready;
+        bool wanted, ready; /* ready: in main(). What compilers' libraries do before it (CUDA registers kernels) is not the program's */
 } state;
 
 /* This thread is in trace(), which allocates; the other threads are counted meanwhile. */
@@ -94,9 +94,26 @@ __attribute__((constructor)) static void begin(void) {
         syscall(SYS_close, fd);
         if (state.page == MAP_FAILED)
                 state.page = NULL;
-        state.ready = state.page && state.role != OTHER;
-        if (state.ready && state.role == BROKER)
+        state.wanted = state.page && state.role != OTHER;
+        if (state.wanted && state.role == BROKER)
                 atomic_store(&state.page->live, 0);
+}
+
+typedef int (*main_fn)(int, char **, char **);
+static main_fn program_main;
+
+static int from_main(int argc, char **argv, char **env) {
+        state.ready = state.wanted;
+        return program_main(argc, argv, env);
+}
+
+int __libc_start_main(main_fn, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+PUBLIC int __libc_start_main(main_fn f, int argc, char **argv, void (*init)(void), void (*fini)(void), void (*rtld_fini)(void), void *stack) {
+        typedef int (*start_fn)(main_fn, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+        start_fn next = (start_fn)dlsym(RTLD_NEXT, "__libc_start_main");
+
+        program_main = f;
+        return next(from_main, argc, argv, init, fini, rtld_fini, stack);
 }
 
 /* Where, into the log: addr2line reads it. */

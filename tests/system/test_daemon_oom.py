@@ -8,7 +8,7 @@ from daemonlib import *
 
 PRELOAD, HEARTH = sys.argv[3], sys.argv[4]
 MB = 1 << 20
-LIMIT = (1500 if SANITIZED else 400) * MB
+LIMIT = 400 * MB
 PRELOADED = {"LD_PRELOAD": PRELOAD, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
 
 
@@ -89,6 +89,8 @@ def in_group(*arguments, limit=LIMIT, env={}, **more):
         g.end()
 
 
+if SANITIZED:
+    skip("a sanitized broker is larger than its worker: the kernel would end it first")
 try:
     Group(f"hearth-test-{os.getpid()}", LIMIT).end()
 except (OSError, StopIteration) as e:
@@ -165,8 +167,6 @@ def a_fill_is_ended():
 
 def prompts_need_more():
     """Nothing but prompts: a context's pages come into being as they are filled, and the group has too few for all of them."""
-    if SANITIZED:  # the broker is larger than all that then, and would be the one to end
-        return
     with in_group(config="[daemon]\nhost_budget = 8GiB\n[models]\nslots = 32\ncontext = 1024\n") as (d, g), Client(d.path) as c:
         ask = dict(model="tiny", max_tokens=8, temperature=0.0, exact=True, **NO_END)
         prompts = [f"{n} " + "the cat and the dog and the man " * 40 for n in range(32)]
@@ -174,7 +174,7 @@ def prompts_need_more():
         want = [finish(c, i)[0] for i in start()]
         whole = g.used()
         ended = 0
-        for percent in (80, 60, 40, 20, 5):  # of what all of them together need
+        for percent in (80, 60, 40, 20, 10, 5, 2, 1, 0):  # of what all of them together need; some of it the kernel may take back
             g.limit(LIMIT)
             pid = c.call("status")["worker_pid"]
             os.kill(pid, signal.SIGKILL)  # with all that it has touched
