@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a restart keeps and what it refuses: the fd store, played by fdstore.py. (test_systemd.py has the real one.)"""
 import random
+import re
 import socket
 
 from daemonlib import *
@@ -82,8 +83,9 @@ def another_layout_is_read_again():
     """A copy of another layout version, for another backend, of an architecture that this build does not know, or one whose manifest is
     damaged: refused, the file is read again, and it is said."""
     rng = random.Random(3)
+    # A build that knows the other backend also sees that its tensors are not laid out for it.
     for what, change in (("layout version 77", lambda b: b[:8] + struct.pack("<I", 77) + b[12:]),
-                         ("another" if BACKEND == "cuda" else "backend", lambda b: b[:12] + struct.pack("<I", BACKEND != "cuda") + b[16:]),
+                         ("another backend|no CUDA backend|shape and layout", lambda b: b[:12] + struct.pack("<I", BACKEND != "cuda") + b[16:]),
                          ("llamo", lambda b: b.replace(struct.pack("<Q", 5) + b"llama", struct.pack("<Q", 5) + b"llamo", 1)),
                          ("", lambda b: b[:64] + rng.randbytes(4000) + b[4064:])):
         with managed() as m:
@@ -100,7 +102,7 @@ def another_layout_is_read_again():
                 seen = metrics(c)
                 assert seen["fills"] == 1 and seen["bytes_read"] >= TINY.stat().st_size, seen
                 assert c.call("status")["models_resident"] == 1
-                assert what in m.text() and "files are read again" in m.text(), m.text()
+                assert re.search(what, m.text()) and "files are read again" in m.text(), m.text()
                 stored(m)
                 copies = [os.readlink(f"/proc/{m.process.pid}/fd/{fd}") for fd in fds_of(m.process.pid)]
                 assert sum("memfd:hearth:tiny" in x for x in copies) == 1 and not any("memfd:test" in x for x in copies), copies
