@@ -193,10 +193,14 @@ static bool used(const struct cgroup *g, uint64_t *ret) {
         return true;
 }
 
-bool cgroup_memory_bound(const struct cgroup *own, struct cgroup_bound *ret) {
-        struct cgroup g = *own;
+bool cgroup_memory_bound(const char *root, struct cgroup_bound *ret) {
+        struct cgroup_mounts mounts;
         bool found = false;
+        struct cgroup g;
 
+        cgroup_mounts_read(root, &mounts);
+        if (!cgroup_find(root, &mounts, "self", &g))
+                return false;
         do {
                 uint64_t limit, n, left;
 

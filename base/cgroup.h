@@ -42,8 +42,8 @@ const char *cgroup_name(const struct cgroup *g);
 bool cgroup_number(const struct cgroup *g, const char *file, const char *key, uint64_t *ret);
 /* False: it has none of its own. */
 bool cgroup_memory_limit(const struct cgroup *g, uint64_t *ret);
-/* False: nothing bounds it but the machine. */
-bool cgroup_memory_bound(const struct cgroup *own, struct cgroup_bound *ret);
+/* Of this process. False: nothing bounds it but the machine, or it can't be told. */
+bool cgroup_memory_bound(const char *root, struct cgroup_bound *ret);
 /* Processes of it that the kernel ended for want of memory, whoever's limit was reached. */
 bool cgroup_oom_kills(const struct cgroup *g, uint64_t *ret);
 /* Grows whenever the group's own limit stands in the way. (Version 1 counts what could be reclaimed, too.) */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/broker/ledger.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/meminfo.h"
 
 void ledger_init(struct ledger *l, uint64_t budget) {
         *l = (struct ledger){ .budget = budget };
@@ -96,35 +97,15 @@ void ledger_move(struct reservation *from, struct reservation *to) {
         *from = (struct reservation){};
 }
 
-/* MemAvailable; 0: not to be read. */
-static uint64_t available(const char *root) {
-        char path[512], text[4096];
-        ssize_t n = -1;
-        const char *p;
-        int fd;
-
-        if ((size_t)snprintf(path, sizeof(path), "%s/proc/meminfo", root) >= sizeof(path))
-                return 0;
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd >= 0)
-                n = read(fd, text, sizeof(text) - 1);
-        fd_close(fd);
-        if (n <= 0)
-                return 0;
-        text[n] = 0;
-        p = strstr(text, "MemAvailable:");
-        return p ? strtoull(p + strlen("MemAvailable:"), NULL, 10) << 10 : 0;
-}
-
 uint64_t ledger_default_budget(const char *root, struct cgroup_bound *ret) {
-        uint64_t n = available(root);
-        struct cgroup_bound bound = {};
-        struct cgroup_mounts mounts;
-        struct cgroup own;
+        struct cgroup_bound bound;
+        struct meminfo machine;
+        uint64_t n;
 
         *ret = (struct cgroup_bound){};
-        cgroup_mounts_read(root, &mounts);
-        if (cgroup_find(root, &mounts, "self", &own) && cgroup_memory_bound(&own, &bound) && (!n || bound.left < n)) {
+        (void)meminfo_read(root, &machine);
+        n = machine.available; /* 0: not known */
+        if (cgroup_memory_bound(root, &bound) && (!n || bound.left < n)) {
                 n = bound.left;
                 *ret = bound;
         }

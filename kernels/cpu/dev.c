@@ -12,6 +12,7 @@
 #include "kernels/mixed.h"
 
 #include "base/alloc.h"
+#include "base/meminfo.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -41,28 +42,19 @@ static const char *cpu_last_error(struct k_dev *dev) {
 
 /* What the kernel thinks a program can still take without swapping. */
 static int cpu_mem_info(struct k_dev *dev, struct k_mem_info *ret) {
-        unsigned long long kib, total = 0, avail = 0;
-        char line[128];
-        FILE *f = fopen("/proc/meminfo", "re");
+        struct meminfo m;
 
         (void)dev;
-        if (!f) { /* files may be out of reach: the kernel's call knows less of what could be given back */
+        if (meminfo_read("", &m) < 0) { /* files may be out of reach: the kernel's call knows less of what could be given back */
                 struct sysinfo s;
                 if (sysinfo(&s) < 0)
                         return -errno;
                 *ret = (struct k_mem_info){ .total = s.totalram * s.mem_unit, .free_now = (s.freeram + s.bufferram) * s.mem_unit };
                 return 0;
         }
-        while (fgets(line, sizeof(line), f)) {
-                if (sscanf(line, "MemTotal: %llu kB", &kib) == 1)
-                        total = kib;
-                else if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-                        avail = kib;
-        }
-        fclose(f);
-        if (!total)
+        if (!m.total)
                 return -EIO;
-        *ret = (struct k_mem_info){ .total = (size_t)total * 1024, .free_now = (size_t)avail * 1024 };
+        *ret = (struct k_mem_info){ .total = (size_t)m.total, .free_now = (size_t)m.available };
         return 0;
 }
 
