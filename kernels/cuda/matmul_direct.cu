@@ -219,13 +219,7 @@ matmul_direct_kernel(const __grid_constant__ CUtensorMap mx, const direct_args a
                         __syncthreads();
                         if (active) {
                                 bar_wait(full + 8 * stage, phase);
-                                const uint64_t da = wg_desc(xs + stage * X_BYTES), db = wg_desc(ws_at);
-                                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                                for (int k = 0; k < HK / 16; k++)
-                                        wgmma(c, da + 2 * k, db + 2 * k);
-                                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                                wgmma_stage(c, wg_desc(xs + stage * X_BYTES), wg_desc(ws_at));
                                 /* step s - 1 has been read: its stage may be filled again */
                                 if (leader && s > 0 && s - 1 + STAGES < a.steps)
                                         fetch_x(s - 1 + STAGES, stage ? stage - 1 : STAGES - 1);

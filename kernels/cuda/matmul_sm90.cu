@@ -66,14 +66,8 @@ matmul_sm90_kernel(const __grid_constant__ CUtensorMap mx, const __grid_constant
         for (uint32_t s = 0; s < steps; s++) {
                 uint32_t st = s % STAGES, at = base + st * (XB + WB);
                 bar_wait(full + 8 * st, (s / STAGES) & 1);
-                uint64_t da = wg_desc(at + wg * 64 * 128), db = wg_desc(at + XB);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                for (int k = 0; k < HK / 16; k++)
-                        wgmma(c, da + 2 * k, db + 2 * k);
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                wgmma_stage(c, wg_desc(at + wg * 64 * 128), wg_desc(at + XB));
                 /* the step before has been read: its stage may be filled again */
-                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (s > 0 && (tid & 127) == 0)
                         bar_arrive(empty + 8 * ((s - 1) % STAGES));
         }

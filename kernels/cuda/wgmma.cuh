@@ -73,6 +73,16 @@ static __device__ __forceinline__ void wgmma(float (&c)[32], uint64_t a, uint64_
                      : "l"(a), "l"(b), "r"(1));
 }
 
+/* c += a b^T over a stage (HK), which is under way when this returns; the stage before has been read then. */
+template <int N> static __device__ __forceinline__ void wgmma_stage(float (&c)[N], uint64_t a, uint64_t b) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int k = 0; k < HK / 16; k++)
+                wgmma(c, a + 2 * k, b + 2 * k);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+
 /* A warpgroup's 64 rows from m0 on, N columns from n0 on. */
 template <int N> static __device__ __forceinline__ void wgmma_store(const struct matmul &p, const float (&c)[N / 2], uint32_t m0, uint32_t m_end, uint32_t n0,
                                                    uint32_t expert) {
