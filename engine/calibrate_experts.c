@@ -22,7 +22,6 @@
 static int upload_router(struct calibration *c, struct calibrate_experts *e) {
         const size_t n = (size_t)e->n_set * CALIBRATE_EXPERT_ROWS * EXPERTS;
         _cleanup_(freep) float *logits = h_malloc(n * sizeof(float));
-        int r;
 
         e->router = c->ops->mem_alloc(c->k, n * sizeof(float));
         if (!logits || !e->router)
@@ -34,8 +33,7 @@ static int upload_router(struct calibration *c, struct calibrate_experts *e) {
                         uint32_t set = row / CALIBRATE_EXPERT_ROWS, i = row % CALIBRATE_EXPERT_ROWS;
                         logits[(size_t)row * EXPERTS + (set * USED + i * 5 + k) % EXPERTS] = (float)(USED - k) * 0.25f;
                 }
-        r = c->ops->upload(c->k, e->router, logits, n * sizeof(float));
-        return r;
+        return c->ops->upload(c->k, e->router, logits, n * sizeof(float));
 }
 
 int calibrate_experts_new(struct calibration *c, enum k_type t, uint32_t ff, uint32_t cols, struct calibrate_experts *ret) {
