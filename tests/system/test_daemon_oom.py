@@ -190,6 +190,7 @@ def prompts_need_more():
                     assert e.code in ("worker_lost", "quarantined") and "by the kernel: out of memory" in e.message and g.name in e.message, e
             if g.kills():
                 break
+        until("the end is noticed", lambda: metrics(c)["oom_kills"] == g.kills())  # the kernel counts it before the process is gone
         assert g.kills() == metrics(c)["oom_kills"] >= 1 and ended >= 8, (g.kills(), metrics(c), ended)
         g.limit(LIMIT)
         c.call("load", {"model": "tiny"})
