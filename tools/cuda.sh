@@ -129,23 +129,36 @@ cuda_no_driver() {
         say "  Install the driver, 580 or later, and restart (Debian: nvidia-driver, from non-free; in a container the host must pass the GPU in), $cuda_cpu_hint"
 }
 
-# Fails, and says which device node keeps the driver from being used.
+# True if this user may use a device node as the driver does.
+cuda_may_open() { # NODE
+        [ -r "$1" ] && [ -w "$1" ]
+}
+
+cuda_no_permission() { # NODE...
+        me=$(id -un 2>/dev/null || id -u)
+        group=$(stat -c %G "$1")
+        say "hearth: no permission for $*: $me may not read and write $([ $# = 1 ] && echo it || echo any of them) (group $group, mode $(stat -c %a "$1"))."
+        say "  Run: sudo usermod -aG $group $me, and log in again, $cuda_cpu_hint"
+}
+
+# Fails, and says which device nodes keep the driver from being used. Nodes that are not there are no reason (WSL has none, and
+# a library that can load modules makes that of nvidia-uvm); of several cards one is enough, and the others are named.
 cuda_check_nodes() {
-        for n in nvidiactl nvidia0 nvidia-uvm; do
+        for n in nvidiactl nvidia-uvm; do
                 node=$cuda_root/dev/$n
-                if [ ! -e "$node" ]; then
-                        # One card of several may be another number, and a library that can load modules makes the last one.
-                        [ $n = nvidiactl ] || continue
-                        say "hearth: the NVIDIA driver is loaded, but $node is not there."
-                        say "  Run: sudo nvidia-modprobe -u -c 0 (in a container the host must pass the device nodes in), $cuda_cpu_hint"
-                        return 1
-                fi
-                [ ! -r "$node" ] || [ ! -w "$node" ] || continue
-                # shellcheck disable=SC2046  # two words
-                set -- $(stat -c '%G %a' "$node")
-                say "hearth: no permission for $node: $(id -un 2>/dev/null || id -u) may not read and write it (group $1, mode $2)."
-                say "  Run: sudo usermod -aG $1 $(id -un 2>/dev/null || id -u), and log in again, $cuda_cpu_hint"
-                return 1
+                [ ! -e "$node" ] || cuda_may_open "$node" || { cuda_no_permission "$node"; return 1; }
+        done
+        some=
+        closed=
+        for node in "$cuda_root"/dev/nvidia[0-9]*; do
+                case ${node##*/nvidia} in *[!0-9]*) continue ;; esac
+                if cuda_may_open "$node"; then some=1; else closed="$closed $node"; fi
+        done
+        [ -n "$closed" ] || return 0
+        # shellcheck disable=SC2086  # a list of words
+        [ -n "$some" ] || { cuda_no_permission $closed; return 1; }
+        for node in $closed; do
+                say "      $node is left out: $(id -un 2>/dev/null || id -u) may not read and write it (group $(stat -c %G "$node"), mode $(stat -c %a "$node"))"
         done
 }
 
@@ -168,8 +181,14 @@ cuda_for_card() {
                 say "  Update the driver, $cuda_cpu_hint"
                 return 1
         fi
+        if [ -z "$caps" ] && [ ! -e "$cuda_root/dev/nvidiactl" ]; then
+                say "hearth: the NVIDIA driver is loaded, but $cuda_root/dev/nvidiactl is not there."
+                say "  Run: sudo nvidia-modprobe -u -c 0 (in a container the host must pass the device nodes in), $cuda_cpu_hint"
+                return 1
+        fi
+        # Also if the cards have answered: nvidia-smi does not need nvidia-uvm, CUDA does.
+        cuda_check_nodes || return 1
         if [ -z "$caps" ]; then
-                cuda_check_nodes || return 1
                 say "hearth: the NVIDIA driver ${driver:-(of unknown version)} is loaded, but it shows no GPU: $(cuda_smi -L 2>&1 | head -n 1 | grep . || echo 'nvidia-smi is not there, and libcuda.so.1 does not start')"
                 say "  See what it says in the kernel's log (dmesg | grep -i nvrm), $cuda_cpu_hint"
                 return 1

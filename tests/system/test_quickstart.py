@@ -187,9 +187,22 @@ case("no node", 1, ["nvidiactl is not there", "nvidia-modprobe"], pci=["nvidia"]
 case("a driver that shows no card", 1, ["580.65.06 is loaded, but it shows no GPU", "Failed to initialize NVML", "--cpu"], smi=9, library=[86], library_rc=999, **WORKS)
 case("and no nvidia-smi to say why", 1, ["shows no GPU: nvidia-smi is not there"], **WORKS)
 ROOT = os.geteuid() == 0  # may open anything: then as somebody else
+OTHER = NOBODY if ROOT else None
+CLOSED = 0o600 if ROOT else 0
+DRIVER = dict(pci=["nvidia"], proc="580.65.06")
 for n in NODES:
-    case("no permission for %s" % n, 1, ["no permission for", n + ":", "usermod -aG", "--cpu"], user=NOBODY if ROOT else None,
-         pci=["nvidia"], proc="580.65.06", nodes=dict(NODES, **{n: 0o600 if ROOT else 0}), smi=15)
+    case("no permission for %s" % n, 1, ["no permission for", "/dev/%s:" % n, "may not read and write it", "usermod -aG", "--cpu"], user=OTHER,
+         nodes=dict(NODES, **{n: CLOSED}), smi=15, **DRIVER)
+case("nvidia-smi answers without nvidia-uvm, CUDA does not", 1, ["no permission for", "/dev/nvidia-uvm:"], user=OTHER, pip=False,
+     nodes=dict(NODES, **{"nvidia-uvm": CLOSED}), smi=["8.6"], nvcc=("13.0", ALL), **DRIVER)
+case("a card of another number", 1, ["no permission for", "/dev/nvidia3:"], absent=["nvidia0"], user=OTHER, smi=15,
+     nodes={"nvidiactl": 0o666, "nvidia3": CLOSED, "nvidia-uvm": 0o666}, **DRIVER)
+case("none of several cards", 1, ["/dev/nvidia0 ", "/dev/nvidia1 ", "/dev/nvidia12:", "may not read and write any of them"], user=OTHER, smi=15,
+     nodes=dict(NODES, nvidia0=CLOSED, nvidia1=CLOSED, nvidia12=CLOSED), **DRIVER)
+case("one of several cards: it is left out", 0, ["/dev/nvidia1 is left out", "may not read and write it"], ["-Dcuda-archs=86 "],
+     absent=["no permission", "nvidia0", "nvidia-caps"], user=OTHER, nodes=dict(NODES, **{"nvidia1": CLOSED, "nvidia-caps": CLOSED, "nvidia0x": CLOSED}),
+     smi=["8.6"], nvcc=("13.0", ALL), **DRIVER)
+case("no nodes at all, but cards that answer", 0, ["capability 86"], ["-Dcuda-archs=86 "], smi=["8.6"], nvcc=("13.0", ALL), **DRIVER)
 # At a terminal the CPU may be agreed to.
 case("not agreed to", 1, ["shows no GPU", "Build for the CPU instead? [y/N]"], terminal="\n", **WORKS)
 case("agreed to", 0, ["no NVIDIA driver is loaded", "Build for the CPU instead?"], ["-Dcuda=disabled"], terminal="y\n", pci=[""])
