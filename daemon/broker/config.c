@@ -26,23 +26,23 @@ struct row {
         const char *section, *key;
         enum kind kind;
         size_t offset;
-        uint32_t min; /* of KIND_U32 */
+        uint32_t min, max; /* of KIND_U32 */
         enum when when;
 };
 
 static const struct row rows[] = {
-#define CONF(section, key, kind, place, min, when, deflt, doc) \
-        { #section, #key, KIND_##kind, offsetof(struct config, place), min, WHEN_##when },
-#define CONF_MODEL(key, kind, place, min, when, deflt, doc)
+#define CONF(section, key, kind, place, min, max, when, deflt, doc) \
+        { #section, #key, KIND_##kind, offsetof(struct config, place), min, max, WHEN_##when },
+#define CONF_MODEL(key, kind, place, min, max, when, deflt, doc)
 #include "daemon/broker/config.def"
 #undef CONF
 #undef CONF_MODEL
 };
 
 static const struct row model_rows[] = {
-#define CONF(section, key, kind, place, min, when, deflt, doc)
-#define CONF_MODEL(key, kind, place, min, when, deflt, doc) \
-        { "models", #key, KIND_##kind, offsetof(struct config_model, place), min, WHEN_##when },
+#define CONF(section, key, kind, place, min, max, when, deflt, doc)
+#define CONF_MODEL(key, kind, place, min, max, when, deflt, doc) \
+        { "models", #key, KIND_##kind, offsetof(struct config_model, place), min, max, WHEN_##when },
 #include "daemon/broker/config.def"
 #undef CONF
 #undef CONF_MODEL
@@ -50,8 +50,8 @@ static const struct row model_rows[] = {
 
 size_t config_docs(const struct config_doc **ret) {
         static const struct config_doc docs[] = {
-#define CONF(section, key, kind, place, min, when, deflt, doc) { #section, #key, #kind, deflt, doc, WHEN_##when == WHEN_RELOAD },
-#define CONF_MODEL(key, kind, place, min, when, deflt, doc) { "models", #key, #kind, deflt, doc, WHEN_##when == WHEN_RELOAD },
+#define CONF(section, key, kind, place, min, max, when, deflt, doc) { #section, #key, #kind, deflt, doc, min, max, WHEN_##when == WHEN_RELOAD },
+#define CONF_MODEL(key, kind, place, min, max, when, deflt, doc) { "models", #key, #kind, deflt, doc, min, max, WHEN_##when == WHEN_RELOAD },
 #include "daemon/broker/config.def"
 #undef CONF
 #undef CONF_MODEL
@@ -230,9 +230,9 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                                              "%s is a time like 250ms, 90s, 5min or never, not \"%s\"", row->key, value);
         case KIND_U32: {
                 const char *s = value;
-                if (!parse_number(&s, &v) || *s || v > INT32_MAX || v < row->min)
-                        return h_error_set(l->err, HEARTH_E_bad_request, "%s is a number from %u to %d, not \"%s\"",
-                                           row->key, row->min, INT32_MAX, value);
+                if (!parse_number(&s, &v) || *s || v > row->max || v < row->min)
+                        return h_error_set(l->err, HEARTH_E_bad_request, "%s is a number from %u to %u, not \"%s\"",
+                                           row->key, row->min, row->max, value);
                 *(uint32_t *)p = (uint32_t)v;
                 return 0;
         }

@@ -97,8 +97,8 @@ struct model_dirs *model_dirs_unref(struct model_dirs *d); /* NULL */
 void config_apply(struct config *c, struct config *fresh,
                   void (*changed)(void *ud, const char *section, const char *key, const char *was, const char *is, const char *effect), void *ud);
 
-/* A row of config.def, for the manual. */
-struct config_doc { const char *section, *key, *kind, *deflt, *doc; bool reloads; };
+/* A row of config.def, for the manual. A number's bounds are 'min' and 'max'; of other kinds both are 0. */
+struct config_doc { const char *section, *key, *kind, *deflt, *doc; uint32_t min, max; bool reloads; };
 size_t config_docs(const struct config_doc **ret);
 
 /* "512M", "3 GiB", "1000000": bytes; "90s", "5 min", "250ms", "never": milliseconds. */

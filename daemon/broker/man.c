@@ -120,6 +120,8 @@ static void conf(void) {
                 scdoc_text(d[i].key);
                 printf("*\n\t");
                 scdoc_text(d[i].doc);
+                if (d[i].max && d[i].max < INT32_MAX)
+                        printf(" At most %u.", d[i].max);
                 printf("%s Default: ", effect(&d[i]));
                 scdoc_text(*d[i].deflt ? d[i].deflt : "nobody");
                 printf(".\n");

@@ -423,6 +423,7 @@ def starting():
         refused("socket-path-long", "--socket", f"{home}/{'x' * 120}")
         conf = pathlib.Path(home) / "c.conf"
         for case, content in (("config-key", "[limits]\nconections = 3\n"), ("config-value", "[models]\nidle_timeout = soon\n"),
+                              ("config-range", "[models]\nslots = 2000\n"),
                               ("config-who", "[access]\nunload = root, @no-such-group\n")):
             conf.write_text(content)
             refused(case, "--config", str(conf))

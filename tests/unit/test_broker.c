@@ -17,6 +17,7 @@
 #include "daemon/broker/ledger.h"
 #include "daemon/broker/registry.h"
 #include "daemon/broker/user.h"
+#include "ipc/worker.h"
 
 static char *dir(void) {
         static char path[64];
@@ -111,7 +112,13 @@ static void test_config_mistakes(void **state) {
                 { "[limits]\nconections = 3\nconnections = 4\n", ":2: [limits] has no key \"conections\"" },
                 { "[limit]\nconnections = 3\n", "[limit] has no key" },
                 { "[daemon]\nlog_level = loud\n", "log_level is one of" },
-                { "\n\n[models]\nslots = 0\n", ":4: slots is a number from 1" },
+                { "\n\n[models]\nslots = 0\n", ":4: slots is a number from 1 to 1024, not \"0\"" },
+                { "[models]\nslots = 2000\n", ":2: slots is a number from 1 to 1024, not \"2000\"" },
+                { "[model x]\n\nslots = 4294967297\n", ":3: slots is a number from 1 to 1024, not \"4294967297\"" },
+                { "[models]\ncontext = 134217729\n", ":2: context is a number from 0 to 134217728, not" },
+                { "[worker]\nthreads = 100000\n", ":2: threads is a number from 0 to 4096, not \"100000\"" },
+                { "[worker]\nthreads = -1\n", ":2: threads is a number from 0 to 4096, not \"-1\"" },
+                { "[limits]\nconnections = 3000000000\n", ":2: connections is a number from 1 to 2147483647, not" },
                 { "[models]\npinned = perhaps\n", "yes or no" },
                 { "[daemon]\nhost_budget = much\n", "host_budget is a size" },
                 { "nonsense\n", ":1: expected [section] or key = value" },
@@ -131,6 +138,39 @@ static void test_config_mistakes(void **state) {
                 if (!strstr(err.message, rows[i].names))
                         fail_msg("\"%s\" does not say \"%s\"", err.message, rows[i].names);
                 config_done(&c);
+        }
+}
+
+/* What the file allows the worker takes: its greatest value goes into the message, and one more does not. */
+static void test_config_bounds(void **state) {
+        struct wk_hello hello;
+        struct wk_open open;
+        const struct { const char *key; int type; void *body; uint32_t *field; } rows[] = {
+                { "threads", WK_hello, &hello, &hello.threads },
+                { "slots", WK_open, &open, &open.slots },
+        };
+        const struct config_doc *docs;
+        const size_t n = config_docs(&docs);
+
+        wk_init_hello(&hello);
+        hello.backend = "cpu";
+        wk_init_open(&open);
+        open.model = 1;
+        open.name = "x";
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
+                _cleanup_(buf_free) struct buf out = {};
+                struct h_error err = {};
+                size_t k = 0;
+
+                while (k < n && strcmp(docs[k].key, rows[i].key) != 0)
+                        k++;
+                assert_true(k < n);
+                *rows[i].field = docs[k].max;
+                assert_int_equal(schema_encode(&wk_schema, rows[i].type, 1, rows[i].body, &out, &err), 0);
+                *rows[i].field = docs[k].max + 1;
+                assert_int_equal(schema_encode(&wk_schema, rows[i].type, 1, rows[i].body, &out, &err), -EHEARTH);
+                assert_non_null(strstr(err.message, rows[i].key));
+                *rows[i].field = docs[k].max;
         }
 }
 
@@ -562,7 +602,8 @@ static void test_card(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_shipped_file),
+                cmocka_unit_test(test_sizes_and_times), cmocka_unit_test(test_config), cmocka_unit_test(test_config_mistakes),
+                cmocka_unit_test(test_config_bounds), cmocka_unit_test(test_shipped_file),
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_scan), cmocka_unit_test(test_open),
                 cmocka_unit_test(test_ledger), cmocka_unit_test(test_cache_knows_a_copy), cmocka_unit_test(test_cache_outlives), cmocka_unit_test(test_cache_keeps), cmocka_unit_test(test_quotas), cmocka_unit_test(test_files_share),
                 cmocka_unit_test(test_access), cmocka_unit_test(test_card), cmocka_unit_test(test_apply),
