@@ -139,6 +139,19 @@ def main():
         rc, out, calls = rig.run("--table")
         expect("| exact |" in out and "moe is wrong" in out and rc == 1, "table: %d, %r" % (rc, out))
 
+        tools = os.path.join(tmp, "bin")
+        os.mkdir(tools)
+        with open(os.path.join(tools, "compute-sanitizer"), "w") as f:
+            f.write('#!/bin/sh\necho "$@ cores $(nproc)" >>%s\necho "========= ERROR SUMMARY: 0 errors"\n' % rig.log)
+        os.chmod(f.name, 0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = tools + ":" + before
+        n = len(os.sched_getaffinity(0))
+        rc, out, calls = rig.run("--part", "initcheck", "--jobs", str(n))
+        expect(rc == 0 and "14 passed, 0 failed" in out and len(calls) == 14 and all(c.startswith("--tool initcheck") and c.endswith(" cores 1") for c in calls),
+               "a core for each: %d, %r, %r" % (rc, out, calls))
+        os.environ["PATH"] = before
+
         rig.check("four", sleep=1)
         rc, out, calls = rig.run("--part", "exact", "--minutes", "0.1")
         expect(rc == 3 and "0 failed" in out and "cut  exact/rows" in out, "cut by the clock: %d, %r" % (rc, out))

@@ -19,7 +19,7 @@ NO_END = {"bias_ids": struct.pack("<2I", 313, 314), "bias_values": struct.pack("
 N_CTX = 1024
 # tests/gpu/run sets it: the same tests, the models on a GPU.
 BACKEND = os.environ.get("HEARTH_TEST_BACKEND")
-RESIDENT = "vram" if BACKEND == "cuda" else "memory" # where a loaded model is
+RESIDENT = "vram" if BACKEND == "cuda" else "memory"  # where a loaded model is
 # The same tests with steps begun ahead, as on a GPU.
 AHEAD = os.environ.get("HEARTH_TEST_AHEAD")
 # A sanitizer keeps freed memory for a while: sizes say nothing then.
@@ -27,6 +27,11 @@ SANITIZED = b"__asan_init" in pathlib.Path(HEARTHD).read_bytes()
 
 if not TINY.exists():
     skip(f"no tiny models in {MODELS}")
+
+
+def on_backend(config):
+    """This configuration, with the models where the tests want them."""
+    return (config or "") + (f"\n[worker]\nbackend = {BACKEND}\n" if BACKEND else "")
 
 
 def ids_blob(values):
@@ -44,7 +49,7 @@ def daemon(*arguments, config=None, models=("tiny",), env=None):
             os.chmod(where / f"{name}.gguf", 0o600)
         extra = ["--model-dir", str(where)]
         if BACKEND:
-            config = (config or "") + f"\n[worker]\nbackend = {BACKEND}\n"
+            config = on_backend(config)
         if AHEAD and "--worker" not in arguments:
             real, wrapper = pathlib.Path(HEARTHD).absolute().parent / "hearth-worker", pathlib.Path(home) / "worker-ahead"
             wrapper.write_text(f'#!/bin/sh\n[ "$1" = --serve ] && exec {real} "$@" --ahead\nexec {real} "$@"\n')

@@ -109,7 +109,9 @@ def vram_used():
     mem = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
     assert nvml.nvmlInit_v2() == 0
     try:
-        assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(dev)) == 0
+        one = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"  # NVML counts all cards
+        get, which = (nvml.nvmlDeviceGetHandleByIndex_v2, int(one)) if one.isdigit() else (nvml.nvmlDeviceGetHandleByUUID, one.encode())
+        assert get(which, ctypes.byref(dev)) == 0, one
         assert nvml.nvmlDeviceGetMemoryInfo(dev, ctypes.byref(mem)) == 0
     finally:
         nvml.nvmlShutdown()

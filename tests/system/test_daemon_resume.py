@@ -23,7 +23,7 @@ class Service:
 
     def start(self, config="", worker=None):
         conf = pathlib.Path(self.home) / "hearth.conf"
-        conf.write_text(config or "# the defaults\n")
+        conf.write_text(on_backend(config) or "# the defaults\n")
         extra = ["--worker", str(worker)] if worker else []
         self.d = Daemon(HEARTHD, self.home, "--model-dir", str(self.models), "--config", str(conf), *extra)
         self.path = self.d.path

@@ -17,7 +17,7 @@ def managed(config=""):
         where.mkdir()
         shutil.copy(TINY, where / "tiny.gguf")
         conf = pathlib.Path(home) / "hearth.conf"
-        conf.write_text(config or "# the defaults\n")
+        conf.write_text(on_backend(config) or "# the defaults\n")
         with Manager(home, HEARTHD, "--model-dir", str(where), "--config", str(conf)) as m:
             m.models = where
             yield m
