@@ -2,7 +2,8 @@
 /*
  * suite: one model's figures, a JSON line each as soon as it is there, so that a
  * run that is cut short has given what it measured: memory by kind, prefill of 512
- * and 2,048, decode alone at depth 0 and 8,192, decode of 4, 8, 16 and 32 sequences.
+ * and 2,048, decode alone at depth 0 and 8,192 (less if the model's context ends
+ * before: the line has the depth), decode of 4, 8, 16 and 32 sequences.
  * tests/bench/synth/run asks for it; medians of --repeat runs after one to warm up.
  */
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "base/alloc.h"
 #include "probe.h"
 
-enum { MAX_BATCH = 32, MAX_REPEAT = 64, CHUNK = 2048 };
+enum { MAX_BATCH = 32, MAX_REPEAT = 64, CHUNK = 2048, WARM = 8 };
 
 struct suite {
         const struct options *o;
@@ -96,7 +97,7 @@ static int decode(struct suite *s, const char *what, uint32_t n, uint32_t places
         int r = fill(s, places, depth, NULL);
 
         if (r == 0)
-                r = steps(s, places, 8, &warm);
+                r = steps(s, places, MIN(s->o->decode, (uint32_t)WARM), &warm);
         for (uint32_t i = 0; r == 0 && i < repeats(s); i++)
                 r = steps(s, places, s->o->decode, &t[i]);
         drop(s, places);
@@ -124,11 +125,11 @@ static int context(struct suite *s, uint32_t places, uint32_t n_ctx) {
 
 int cmd_suite(const struct options *o) {
         static const uint32_t batches[] = { 4, 8, 16, 32 };
-        const uint32_t depth = o->depth ? o->depth : 8192;
-        const uint32_t room = o->decode * (MIN(MAX(o->repeat, 1u), (uint32_t)MAX_REPEAT)) + 16;
+        const uint32_t room = o->decode * (MIN(MAX(o->repeat, 1u), (uint32_t)MAX_REPEAT)) + 2 * WARM;
+        uint32_t depth = o->depth ? o->depth : 8192;
         struct options with = *o;
         struct probe p = { 0 };
-        struct suite s = { .o = &with, .p = &p, .n_ids = MAX(depth, 2048u) };
+        struct suite s = { .o = &with, .p = &p };
         const struct eng_model_info *info;
         int r;
 
@@ -137,6 +138,9 @@ int cmd_suite(const struct options *o) {
         if (r)
                 return r;
         info = eng_model_info(p.model);
+        if (info->n_ctx_train > room)
+                depth = MIN(depth, info->n_ctx_train - room);
+        s.n_ids = MAX(depth, 2048u);
         s.ids = h_new0(uint32_t, s.n_ids);
         r = s.ids ? 0 : 71;
         for (uint32_t i = 0; r == 0 && i < s.n_ids; i++)

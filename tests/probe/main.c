@@ -16,7 +16,7 @@ static const struct { const char *name; int (*run)(const struct options *); cons
         { "render", cmd_render, "--template F --jsonl F" },
         { "dequant", cmd_dequant, "--type T --in F --out F.f32" },
         { "bench", cmd_bench, "--model F [--prefill 512] [--decode 128] [--depth 0] [--batch 1] [--repeat 3] [--halves] [--json]" },
-        { "suite", cmd_suite, "--model F [--decode 128] [--depth 8192] [--repeat 3]: a model's figures, a JSON line each" },
+        { "suite", cmd_suite, "--model F [--decode 128] [--depth 8192, or what its context has] [--repeat 3]: a model's figures, a JSON line each" },
         { "mtp", cmd_mtp, "--model F --tokens 1,2,3 --out F.npy" },
         { "embed", cmd_embed, "--model F --tokens 1,2,3 --out F.npy [--normalize]" },
         { "generate", cmd_generate, "--model F --in TEXT [--n 64]: the text continued greedily, on stdout" },
@@ -34,7 +34,7 @@ static int usage(void) {
                 "  [--profile FILE]: of this device and driver, whatever program measured it\n"
                 "--tokens @FILE reads the ids from a file; --prompt N: ids after the first N are fed one at a time as "
                 "generated tokens.\n"
-                "--turn FILE: once the model's image is filled, waits for its turn on the device: an exclusive lock on FILE, kept to the end\n"
+                "--turn FILE: once the model's image is filled, waits for its turn on the device: an exclusive lock on FILE, kept to the end;\n  two cores stay free of filling\n"
                 "--model synth:MODEL:TYPE[:layers=N][:seed=N][:tiny]: random weights in a published shape, made while they are read\n"
                 "(tests/bench/synth).\n");
         return 64;

@@ -2,6 +2,7 @@
 /* From a file's name to a context: the image goes into a memfd, as in the daemon. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -76,6 +77,28 @@ static int fill(const struct options *o, struct probe *p, struct h_error *err) {
         return r < 0 ? r : eng_image_open(p->memfd, false, &p->image, err);
 }
 
+/* With --turn another program is measured meanwhile: two cores stay free of filling, where there are more than that. */
+static int fill_beside(const struct options *o, struct probe *p, struct h_error *err) {
+        cpu_set_t all, some;
+        int r;
+
+        if (!o->turn || sched_getaffinity(0, sizeof(all), &all) < 0 || CPU_COUNT(&all) < 4)
+                return fill(o, p, err);
+        some = all;
+        for (int cpu = CPU_SETSIZE - 1, left = 2; cpu >= 0 && left > 0; cpu--)
+                if (CPU_ISSET(cpu, &some)) {
+                        CPU_CLR(cpu, &some);
+                        left--;
+                }
+        r = sched_setaffinity(0, sizeof(some), &some);
+        if (r < 0)
+                return h_error_from_errno(err, -errno, "leaving two cores free");
+        r = fill(o, p, err);
+        if (sched_setaffinity(0, sizeof(all), &all) < 0 && r >= 0)
+                r = h_error_from_errno(err, -errno, "taking all cores again");
+        return r;
+}
+
 /* --turn: several programs may fill their images at once, one has the device. The lock ends with the process. */
 static int take_turn(const char *path, struct h_error *err) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), r;
@@ -120,7 +143,7 @@ int probe_open_for(const struct options *o, const struct eng_limits *l, struct p
                 fprintf(stderr, "hearth-probe: --model is missing\n");
                 return 64;
         }
-        r = fill(o, p, &err);
+        r = fill_beside(o, p, &err);
         if (r >= 0 && o->turn)
                 r = take_turn(o->turn, &err);
         if (r >= 0)

@@ -5,6 +5,9 @@ An entry is (model, type, place). Places: gpu (all of it in VRAM), quarter (a qu
 memory), experts-cpu (attention in VRAM, experts on the CPU), cpu.
 """
 
+# (--repeat, --decode) at most, where a token takes as long as hundreds do elsewhere.
+PACE = {"quarter": (1, 4), "experts-cpu": (2, 16)}
+
 ROSTER = [
     # under 4B
     ("qwen3-0.6b", "q8_0", "gpu"), ("qwen3-0.6b", "q4_k", "gpu"),

@@ -5,7 +5,7 @@
 usage: test_roster.py SYNTH_GGUF HEARTH_PROBE
 
 For each (model, type): the file that is written and the bytes made while they are read give the same logits, all of them
-finite; another seed gives others. The roster has what it must have: 36 entries and the classes that users have.
+finite; another seed gives others. A suite's depth is bounded by the model's context. The roster has what it must have: 36 entries and the classes that users have.
 """
 import json
 import os
@@ -61,6 +61,10 @@ def main():
                 expect(not np.array_equal(a, c), "%s %s: the same logits with another seed" % (model, t))
             except (RuntimeError, subprocess.SubprocessError) as x:
                 expect(False, "%s %s: %s" % (model, t, x))
+    p = subprocess.run([probe, "suite", "--model", "synth:bitnet-2b:tq2_0:tiny", "--threads", "1", "--repeat", "1", "--decode", "4", "--turn", "/dev/null"],
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    depths = [f["n"] for f in map(json.loads, p.stdout.splitlines()) if f["what"] == "decode"] if p.returncode == 0 else []
+    expect(depths == [0, 4096 - 4 - 16], "a suite of a model with a context of 4,096: status %d, %s" % (p.returncode, depths or p.stdout))
     for spec in ("llama-3.1-8b", "llama-3.1-8b:q9", "no-such:q4_0", "gpt-oss-20b:q4_0", "qwen3-8b:q4_k:layers=x", "gemma-3-1b:q4_k"):
         p = subprocess.run([synth, "--facts", spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         expect(p.returncode == 65 and len(p.stderr) > 20, "%s: status %d, %r" % (spec, p.returncode, p.stderr))

@@ -5,7 +5,8 @@
 usage: test_run.py SYNTH_GGUF
 
 Figures and the fraction of the floor come out as they were said; a run goes on where it stopped; what fails, what does not
-fit the host budget and what this probe can't place are said by name; the peer's figures are read from the user's file.
+fit the host budget and what this probe can't place are said by name; the peer's figures are read from the user's file. What is
+slow runs less, what is named first begins first, a depth that the context bounds is in the table, halves are merged.
 """
 import json
 import os
@@ -17,7 +18,7 @@ RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
 PROBE = r"""#!/bin/sh
 [ $# = 0 ] && { echo "usage: --gpu-layers N"; exit 64; }
 echo "$*" >>"%(log)s"
-case "$*" in *mistral-7b*) echo "out of luck" >&2; exit 70;; *qwen3-8b*) [ -e "%(mark)s" ] || { : >"%(mark)s"; exec sleep 20; };; esac
+case "$*" in *bitnet*) echo '{"what": "decode", "n": 3888, "tok_s": 40.0, "slowest": 39, "fastest": 41}';; *mistral-7b*) echo "out of luck" >&2; exit 70;; *qwen3-8b*) [ -e "%(mark)s" ] || { : >"%(mark)s"; exec sleep 20; };; esac
 echo '{"what": "model", "name": "x", "type": "y", "device": "A card", "load_s": 1, "bytes": 1}'
 echo '{"what": "memory", "places": 1, "n_ctx": 8192, "weights": 4000000000, "kv": 819200000, "state": 0, "draft": 0, "workspace": 5, "graphs": 0, "context": 0, "total": 6}'
 echo '{"what": "decode", "n": 0, "tok_s": 100.0, "slowest": 99, "fastest": 101}'
@@ -70,14 +71,29 @@ def main():
         expect(rc == 0 and len(calls) == 1 and "--gpu-layers 20" in calls[0], "a quarter of the layers: %d, %r" % (rc, calls))
         rc, out, calls = run("--only", "gpt-oss-20b:mxfp4:experts-cpu", "--host-budget", "1e12")
         expect(rc == 0 and len(calls) == 1 and "--gpu-layers 0" in calls[0], "experts on the processor: %d, %r" % (rc, calls))
+        expect("--repeat 2 --decode 16" in calls[0] and "medians of 2 (decoding: 16 tokens each): gpt-oss-20b mxfp4 experts-cpu" in out,
+               "its pace: %r, %r" % (calls, out))
+        rc, out, calls = run("--only", "bitnet-2b:tq2_0", "--model-options", "tiny")
+        expect(rc == 0 and ":tiny " in calls[0] and "| 40.0 (" in out and " at 3888 |" in out, "a short context: %d, %r" % (rc, out))
+        rc, out, calls = run("--only", "gemma-3-1b", "--only", "qwen3-1.7b", "--only", "gpt-oss-120b", "--first", "gpt-oss-120b", "--first", "qwen3-1.7b",
+                             "--ahead", "0", "--host-budget", "1e12")
+        order = [c.split("synth:")[1].split(":")[0] for c in calls]
+        expect(rc == 0 and order == ["gpt-oss-120b", "qwen3-1.7b", "gemma-3-1b"], "order: %d, %r" % (rc, order))
         rc, out, calls = run("--only", "qwen3-8b", "--minutes", "0.15")
         expect(rc == 3 and "1 left" in out, "cut by the clock: %d, %r" % (rc, out))
         rc, out, calls = run("--only", "qwen3-8b")
         expect(rc == 0 and len(calls) == 1, "taken up again: %d, %r" % (rc, out))
+        half = os.path.join(tmp, "half.json")
+        rc, out, calls = run("--only", "qwen2.5-7b", "--state", half)
+        expect(rc == 0 and len(calls) == 1, "another's half: %d, %r" % (rc, calls))
+        rc, out, calls = run("--merge", half)
+        expect(rc == 0 and not calls and "| qwen2.5-7b q4_k gpu |" in out and "| qwen3-8b q4_k gpu |" in out, "merged: %d, %r" % (rc, out))
         with open(probe, "a") as f:
             f.write("# another build\n")
         rc, out, calls = run("--only", "llama-3.1-8b:q4_0")
         expect(rc == 0 and len(calls) == 1, "another build: %d, %r" % (rc, calls))
+        rc, out, calls = run("--merge", half)
+        expect(rc == 2 and "is of build" in out, "merged with another build's: %d, %r" % (rc, out))
         rc, out, calls = run("--report")
         expect(rc == 0 and "| llama-3.1-8b q4_0 gpu |" in out and not calls, "report: %d, %r" % (rc, out))
     print("%d failed" % failed)
