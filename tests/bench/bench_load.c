@@ -8,9 +8,9 @@
  * the first upload and of one from memory that was pinned before; and what the
  * driver says is free before and after.
  *
- *     bench_load --stream A.gguf --load B.gguf [--gpu-layers N]
+ *     bench_load --stream A.gguf --load B.gguf [--gpu-layers N] [--backend cuda|cpu]
  *
- * Either may be synth:MODEL:TYPE (tests/bench/synth).
+ * Either may be synth:MODEL:TYPE (tests/bench/synth). On the processor nothing is uploaded: that way only proves the program.
  */
 #include <fcntl.h>
 #include <getopt.h>
@@ -32,6 +32,7 @@ static const char *const phase_names[] = { "nothing else", "upload", "context", 
 #define MAX_GAPS 200000
 
 struct bench {
+        enum eng_backend backend;
         struct eng_device *device;
         struct eng_context *stream;
         pthread_mutex_t gate;
@@ -54,8 +55,8 @@ static int fail(const struct h_error *err, const char *what) {
         return 1;
 }
 
-static int open_image(const char *path, struct eng_image **ret) {
-        struct eng_image_options io = { .backend = ENG_CUDA };
+static int open_image(enum eng_backend backend, const char *path, struct eng_image **ret) {
+        struct eng_image_options io = { .backend = backend };
         struct eng_source src = { .n_fds = 1, .name = path };
         struct h_error err = { 0 };
         int fd = -1, memfd = -1, r;
@@ -143,7 +144,7 @@ static int visit(struct bench *b, struct eng_image *im, int32_t layers, enum pha
         eng_model_placement(m, &pl);
         printf("%s: %.2f GB to the device, %.2f GB stay in host memory, %.3f s, of which %.3f s pinning: %.1f GB/s\n", phase_names[upload],
                (double)pl.device_bytes / 1e9, (double)pl.host_bytes / 1e9, now() - t0, (double)pl.pin_us / 1e6,
-               (double)pl.device_bytes / 1e3 / (double)pl.upload_us);
+               pl.upload_us ? (double)pl.device_bytes / 1e3 / (double)pl.upload_us : 0);
         atomic_store(&b->phase, PHASE_CONTEXT);
         take(b);
         if (eng_context_new(m, &l, &c, &err) < 0)
@@ -177,15 +178,15 @@ static void report(struct bench *b) {
 
 static int run(struct bench *b, const char *stream, const char *other, int32_t layers) {
         struct eng_limits l = { .n_places = 1, .n_ctx = 1024 };
-        struct eng_device_options o = { .backend = ENG_CUDA };
+        struct eng_device_options o = { .backend = b->backend };
         struct eng_image *a = NULL, *im = NULL;
         struct eng_model *m = NULL;
         struct h_error err = { 0 };
         pthread_t thread;
-        int r = open_image(stream, &a);
+        int r = open_image(b->backend, stream, &a);
 
         if (r == 0)
-                r = open_image(other, &im);
+                r = open_image(b->backend, other, &im);
         if (r == 0 && (eng_device_open(&o, &b->device, &err) < 0 || eng_model_open(b->device, a, &m, &err) < 0 ||
                        eng_context_new(m, &l, &b->stream, &err) < 0))
                 r = fail(&err, "the stream's model");
@@ -213,10 +214,12 @@ static int run(struct bench *b, const char *stream, const char *other, int32_t l
 }
 
 int main(int argc, char **argv) {
-        static const struct option longs[] = { { "stream", 1, NULL, 's' }, { "load", 1, NULL, 'l' }, { "gpu-layers", 1, NULL, 'g' }, { 0 } };
+        static const struct option longs[] = { { "stream", 1, NULL, 's' }, { "load", 1, NULL, 'l' }, { "gpu-layers", 1, NULL, 'g' },
+                                               { "backend", 1, NULL, 'b' }, { 0 } };
         const char *stream = NULL, *other = NULL;
-        struct bench b = { .gate = PTHREAD_MUTEX_INITIALIZER };
+        struct bench b = { .gate = PTHREAD_MUTEX_INITIALIZER, .backend = ENG_CUDA };
         int32_t layers = -1;
+        bool bad = false;
         int k, r;
 
         setenv("CUDA_MODULE_LOADING", "EAGER", 0); /* as the worker does */
@@ -227,8 +230,12 @@ int main(int argc, char **argv) {
                         other = optarg;
                 else if (k == 'g')
                         layers = atoi(optarg);
-        if (!stream || !other) {
-                fprintf(stderr, "Usage: bench_load --stream A.gguf --load B.gguf [--gpu-layers N]\n");
+                else if (k == 'b' && (strcmp(optarg, "cpu") == 0 || strcmp(optarg, "cuda") == 0))
+                        b.backend = optarg[1] == 'p' ? ENG_CPU : ENG_CUDA;
+                else
+                        bad = true;
+        if (bad || !stream || !other) {
+                fprintf(stderr, "Usage: bench_load --stream A.gguf --load B.gguf [--gpu-layers N] [--backend cuda|cpu]\n");
                 return 64;
         }
         for (int p = 0; p < _PHASE_MAX; p++)
