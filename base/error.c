@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/utf8.h"
+#include "base/shown.h"
 
 static const struct {
         const char *name, *doc;
@@ -18,19 +18,13 @@ static const struct {
 
 /*
  * A message may quote a file's name or what a client sent. It stays UTF-8 (a
- * reply must be) and has no control characters, of C0 or C1 (c2 80 .. c2 9f), that
- * a terminal would obey.
+ * reply must be) and has no characters that a terminal would obey.
  */
-static void make_text(char *p) {
-        size_t n = strlen(p), at;
+static void make_text(struct h_error *err) {
+        char text[sizeof(err->message)] = "";
 
-        while (!utf8_valid(p, n, &at))
-                p[at] = '?';
-        for (size_t i = 0; i < n; i++)
-                if (((unsigned char)p[i] < 0x20 && p[i] != '\n' && p[i] != '\t') || p[i] == 0x7f)
-                        p[i] = '?';
-                else if ((unsigned char)p[i] == 0xc2 && (unsigned char)p[i + 1] < 0xa0)
-                        p[i] = p[i + 1] = '?';
+        shown_copy(err->message, strlen(err->message), SHOWN_LINES, text, sizeof(text));
+        memcpy(err->message, text, sizeof(text));
 }
 
 static int error_setv(struct h_error *err, enum hearth_code code, uint64_t needed, uint64_t available,
@@ -40,7 +34,7 @@ static int error_setv(struct h_error *err, enum hearth_code code, uint64_t neede
                 err->needed = needed;
                 err->available = available;
                 vsnprintf(err->message, sizeof(err->message), fmt, ap);
-                make_text(err->message);
+                make_text(err);
         }
         return -EHEARTH;
 }
@@ -76,7 +70,7 @@ int h_error_prefix(struct h_error *err, const char *fmt, ...) {
                 snprintf(buf + n, sizeof(buf) - (size_t)n, ": %.*s", (int)(sizeof(buf) - (size_t)n - 3),
                          err->message);
                 memcpy(err->message, buf, sizeof(buf));
-                make_text(err->message);
+                make_text(err);
         }
         return -EHEARTH;
 }

@@ -11,12 +11,7 @@
 /* ---- JSON ---- */
 
 static void print_event(struct cli_answer *a, json_t *o) {
-        char *s = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-
-        if (s)
-                puts(s);
-        free(s);
-        json_decref(o);
+        cli_print_json(o, JSON_REAL_PRECISION(9));
         if (!cli_push(a->cli) && a->cli->current)
                 (void)hearth_call_cancel(a->cli->current); /* nobody reads any more; cli_flush() says so at the end */
 }
@@ -164,9 +159,11 @@ static void on_paused(void *ud, hearth_call *call, const char *reason, bool chan
 
         if (a->json)
                 print_event(a, json_pack("{s:s, s:s, s:b}", "event", "paused", "reason", reason, "changed", (int)changed));
-        else if (a->cli->err_tty)
-                fprintf(stderr, "\nhearth: %s; continuing%s\n", *reason ? reason : "the daemon's worker restarts",
-                        changed ? ", the text may differ from an undisturbed run" : "");
+        else if (a->cli->err_tty) {
+                fputs("\nhearth: ", stderr);
+                cli_write_clean(stderr, *reason ? reason : "the daemon's worker restarts");
+                fprintf(stderr, "; continuing%s\n", changed ? ", the text may differ from an undisturbed run" : "");
+        }
 }
 
 static void show_stats(struct cli_answer *a, const struct hearth_generated *g) {
@@ -250,9 +247,13 @@ static void on_done(void *ud, hearth_call *call, const struct hearth_result *r) 
         }
         a->n_generated = r->generated->n_generated;
         fflush(stdout);
-        for (size_t i = 0; i < r->generated->n_tool_calls; i++)
-                fprintf(stderr, "hearth: the model calls %s(%s)\n", r->generated->tool_calls[i].name,
-                        r->generated->tool_calls[i].arguments);
+        for (size_t i = 0; i < r->generated->n_tool_calls; i++) {
+                fputs("hearth: the model calls ", stderr);
+                cli_write_clean(stderr, r->generated->tool_calls[i].name);
+                fputc('(', stderr);
+                cli_write_clean(stderr, r->generated->tool_calls[i].arguments);
+                fputs(")\n", stderr);
+        }
         a->status = finish_status(a, r->generated->finish);
         if (c->args.stats)
                 show_stats(a, r->generated);

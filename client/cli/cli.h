@@ -8,6 +8,7 @@
  * piped; every error says what, why and the next step; sysexits(3), 130 on Ctrl-C.
  */
 
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sysexits.h>
@@ -109,8 +110,10 @@ void cli_progress(struct cli *c, const char *doing, const char *what, uint64_t d
 void cli_progress_clear(struct cli *c);
 /* Text of the model: on a terminal, control characters don't reach it. -errno if stdout is broken. */
 int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n);
-/* The same, filtered wherever it goes: names and messages, which end up on a terminal also out of a pipe or a log. */
+/* Names and messages, which end up on a terminal also out of a pipe or a log: what could steer it is written out (base/shown.h) wherever they go. */
 void cli_write_clean(FILE *f, const char *s);
+/* One line on stdout, of the same JSON whatever the strings hold; takes the reference. NULL: nothing. flags: jansson's, beside JSON_COMPACT. */
+void cli_print_json(json_t *o, size_t flags);
 bool cli_push(struct cli *c); /* flushes stdout; false: it is gone or full */
 int cli_flush(struct cli *c); /* the same at the end: 0 or exit status */
 void cli_human_bytes(uint64_t n, char out[16]);      /* "94 MB" */

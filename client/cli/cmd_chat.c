@@ -193,8 +193,8 @@ static enum command command(struct chat *ch, const char *line) {
                 help();
         else if (line[0] == '/' && line[1] != '/') {
                 near = cli_nearest(word, names, ELEMENTSOF(names));
-                fprintf(stderr, "no command %s.%s%s%s /help shows them; to send a message that begins so: /%s\n", word,
-                        near ? " Did you mean " : "", near ? near : "", near ? "?" : "", word);
+                cli_fail(ch->cli, 0, "no command %s.%s%s%s /help shows them; to send a message that begins so: /%s", word,
+                         near ? " Did you mean " : "", near ? near : "", near ? "?" : "", word);
         } else
                 return COMMAND_NONE;
         return COMMAND_DONE;

@@ -34,13 +34,8 @@ struct visit {
 
 static void print_json(const struct finding *f) {
         static const char *const levels[] = { "good", "note", "fault" };
-        json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "level", levels[f->level], "subject", f->subject, "text", f->text, "advice", f->advice);
-        char *s = o ? json_dumps(o, JSON_COMPACT) : NULL;
 
-        if (s)
-                puts(s);
-        free(s);
-        json_decref(o);
+        cli_print_json(json_pack("{s:s, s:s, s:s, s:s}", "level", levels[f->level], "subject", f->subject, "text", f->text, "advice", f->advice), 0);
 }
 
 static void tell(void *ud, const struct finding *f) {
@@ -56,8 +51,11 @@ static void tell(void *ud, const struct finding *f) {
         printf("%s%s%s %-10s ", colour ? colours[f->level] : "", marks[f->level], colour ? "\x1b[0m" : "", f->subject);
         cli_write_clean(stdout, f->text);
         putchar('\n');
-        if (f->advice[0])
-                printf("             %s\n", f->advice);
+        if (f->advice[0]) {
+                printf("             ");
+                cli_write_clean(stdout, f->advice);
+                putchar('\n');
+        }
 }
 
 static void on_status(void *ud, hearth_call *call, const struct hearth_result *r) {

@@ -25,8 +25,10 @@ static int show_loaded(struct cli *c, const struct hearth_result *r) {
         else
                 fprintf(stderr, " is loaded: %s in %s%s", bytes, time, l->cached ? ", nothing read from disk" : "");
         fprintf(stderr, ", context %u, %u %s\n", l->n_ctx, l->slots, l->slots == 1 ? "slot" : "slots");
-        if (*l->placement)
-                fprintf(stderr, "%s\n", l->placement);
+        if (*l->placement) {
+                cli_write_clean(stderr, l->placement);
+                fputc('\n', stderr);
+        }
         return 0;
 }
 
@@ -83,8 +85,10 @@ static int show_unloaded(struct cli *c, const struct hearth_result *r) {
         char bytes[16];
 
         cli_human_bytes(r->freed_bytes, bytes);
-        if (c->err_tty)
-                fprintf(stderr, "%s is unloaded: %s given back\n", c->words[0], bytes);
+        if (c->err_tty) {
+                cli_write_clean(stderr, c->words[0]);
+                fprintf(stderr, " is unloaded: %s given back\n", bytes);
+        }
         return 0;
 }
 

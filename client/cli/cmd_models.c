@@ -14,11 +14,8 @@ static void print_json(const struct hearth_model *m) {
                               "pinned", m->pinned, "default", m->is_default, "can_embed", m->can_embed, "can_chat", m->can_chat,
                               "n_parts", (int)m->n_parts, "hash", m->hash, "note", m->note,
                               "placement", m->placement, "device_bytes", (json_int_t)m->device_bytes);
-        char *s = o ? json_dumps(o, JSON_COMPACT) : NULL;
-        if (s)
-                puts(s);
-        free(s);
-        json_decref(o);
+
+        cli_print_json(o, 0);
 }
 
 static const char *where(const struct hearth_model *m) {

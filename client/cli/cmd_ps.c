@@ -14,11 +14,8 @@ static void print_json(const struct hearth_request *q) {
                               (int)q->position, "n_prompt", (int)q->n_prompt, "n_cached", (int)q->n_cached, "n_generated",
                               (int)q->n_generated, "tokens_per_s", q->tokens_per_s, "age_ms", (json_int_t)q->age_ms, "wait_ms",
                               (json_int_t)q->wait_ms);
-        char *s = o ? json_dumps(o, JSON_COMPACT) : NULL;
-        if (s)
-                puts(s);
-        free(s);
-        json_decref(o);
+
+        cli_print_json(o, 0);
 }
 
 static void add_row(struct cli_table *t, const struct hearth_request *q) {

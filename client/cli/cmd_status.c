@@ -19,18 +19,13 @@ static void print_json(const struct hearth_status *st) {
                               "host_budget", (json_int_t)st->host_budget, "device_bytes", (json_int_t)st->device_bytes,
                               "device_budget", (json_int_t)st->device_budget, "worker_end", st->worker_end);
         json_t *metrics = json_object();
-        char *s;
 
         for (size_t i = 0; i < st->n_metrics; i++) {
                 double v = st->metrics[i].value;
                 json_object_set_new(metrics, st->metrics[i].name, v >= 0 && v < 9e15 && v == floor(v) ? json_integer((json_int_t)v) : json_real(v));
         }
         json_object_set_new(o, "metrics", metrics);
-        s = o ? json_dumps(o, JSON_COMPACT) : NULL;
-        if (s)
-                puts(s);
-        free(s);
-        json_decref(o);
+        cli_print_json(o, 0);
 }
 
 static void print_memory(const char *name, uint64_t used, uint64_t budget) {
@@ -42,6 +37,11 @@ static void print_memory(const char *name, uint64_t used, uint64_t budget) {
                 printf("%-9s %s%s%s\n", name, a, budget ? " of " : "", budget ? b : "");
 }
 
+static void print_text(const char *before, const char *text) {
+        fputs(before, stdout);
+        cli_write_clean(stdout, text);
+}
+
 static int show_status(struct cli *c, const struct hearth_result *r) {
         const struct hearth_status *st = r->status;
         char up[16];
@@ -51,21 +51,19 @@ static int show_status(struct cli *c, const struct hearth_result *r) {
                 return 0;
         }
         cli_human_time(st->uptime_ms, up);
-        printf("daemon    %s, process %u, up %s\n", st->daemon, st->pid, up);
-        printf("socket    %s\n", *st->socket ? st->socket : c->socket);
-        printf("worker    %s", *st->worker ? st->worker : "unknown");
+        print_text("daemon    ", st->daemon);
+        printf(", process %u, up %s\n", st->pid, up);
+        print_text("socket    ", *st->socket ? st->socket : c->socket);
+        print_text("\nworker    ", *st->worker ? st->worker : "unknown");
         if (st->worker_pid)
                 printf(", process %u", st->worker_pid);
         if (st->worker_restarts)
                 printf(", restarted %u times", st->worker_restarts);
-        if (*st->worker_end) {
-                printf("; the last one ");
-                cli_write_clean(stdout, st->worker_end);
-        }
-        printf("\n");
+        if (*st->worker_end)
+                print_text("; the last one ", st->worker_end);
         if (*st->device)
-                printf("device    %s\n", st->device);
-        printf("clients   %u\n", st->clients);
+                print_text("\ndevice    ", st->device);
+        printf("\nclients   %u\n", st->clients);
         printf("requests  %u running, %u waiting\n", st->running, st->waiting);
         printf("models    %u resident\n", st->models_resident);
         print_memory("memory", st->host_bytes, st->host_budget);
@@ -86,10 +84,15 @@ static int run_version(struct cli *c) {
             hearth_connect(path, "version", &c->client) == 0) {
                 while (!hearth_client_get_daemon_version(c->client) && hearth_client_wait(c->client, UINT64_MAX) > 0)
                         ;
-                if (hearth_client_get_daemon_version(c->client))
-                        printf("daemon %s at %s\n", hearth_client_get_daemon_version(c->client), path);
-                else if (hearth_client_get_error(c->client))
-                        printf("daemon at %s: %s\n", path, hearth_client_get_error(c->client)->message);
+                if (hearth_client_get_daemon_version(c->client)) {
+                        print_text("daemon ", hearth_client_get_daemon_version(c->client));
+                        print_text(" at ", path);
+                        putchar('\n');
+                } else if (hearth_client_get_error(c->client)) {
+                        print_text("daemon at ", path);
+                        print_text(": ", hearth_client_get_error(c->client)->message);
+                        putchar('\n');
+                }
         }
         free(path);
         return cli_flush(c);

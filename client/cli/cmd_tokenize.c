@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/shown.h"
 #include "client/cli/commands.h"
 
 static const enum opt_id tokenize_options[] = { O_model, O_special, O_bos, O_json, CLI_COMMON_OPTIONS, O_END };
@@ -41,7 +42,10 @@ static int show_ids(struct cli *c, const struct hearth_result *r) {
                 if (ids->n_pieces == ids->n) {
                         json_t *s = json_string(ids->pieces[i]);
                         char *text = json_dumps(s, JSON_ENCODE_ANY);
-                        printf("%s{\"id\":%u,\"text\":%s}", i ? "," : "", ids->ids[i], text ? text : "null");
+                        printf("%s{\"id\":%u,\"text\":", i ? "," : "", ids->ids[i]);
+                        if (text)
+                                shown_write(stdout, text, strlen(text), SIZE_MAX, SHOWN_JSON);
+                        fputs(text ? "}" : "null}", stdout);
                         free(text);
                         json_decref(s);
                 } else

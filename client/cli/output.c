@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/shown.h"
 #include "client/cli/cli.h"
 
 enum { PROGRESS_AFTER_US = 500000, BAR = 12 };
@@ -71,7 +72,8 @@ void cli_progress(struct cli *c, const char *doing, const char *what, uint64_t d
         if (!c->err_tty || us < PROGRESS_AFTER_US)
                 return;
         cli_human_bytes(total, bytes);
-        fprintf(stderr, "\r\x1b[K%s %s", doing, what);
+        fprintf(stderr, "\r\x1b[K%s ", doing);
+        cli_write_clean(stderr, what);
         if (total > 0) {
                 fprintf(stderr, "  ▕");
                 for (unsigned i = 0; i < BAR; i++)
@@ -98,24 +100,18 @@ static bool is_terminal(struct cli *c, FILE *f) {
 /*
  * An answer is someone else's text. Escape sequences could retitle the window,
  * rewrite what stands above, or answer the terminal's queries into the shell. C1
- * controls (c2 80 .. c2 9f) do the same on terminals that know them.
+ * controls (c2 80 .. c2 9f) do the same on terminals that know them. Its layout
+ * is its own: right to left needs marks.
  */
 static void write_filtered(FILE *f, const char *p, size_t n) {
         size_t start = 0;
 
-        for (size_t i = 0; i < n; i++) {
-                unsigned char ch = (unsigned char)p[i];
-                size_t len = 0;
-                if ((ch < 0x20 && ch != '\n' && ch != '\t') || ch == 0x7f)
-                        len = 1;
-                else if (ch == 0xc2 && i + 1 < n && (unsigned char)p[i + 1] < 0xa0)
-                        len = 2;
-                if (!len)
+        for (size_t i = 0, len; i < n; i += len) {
+                if (shown_next(p + i, n - i, &len) != SHOWN_CONTROL || p[i] == '\n' || p[i] == '\t')
                         continue;
                 fwrite(p + start, 1, i - start, f);
                 fputs("\xef\xbf\xbd", f); /* U+FFFD */
-                i += len - 1;
-                start = i + 1;
+                start = i + len;
         }
         fwrite(p + start, 1, n - start, f);
 }
@@ -133,7 +129,18 @@ int cli_write_text(struct cli *c, FILE *f, const char *p, size_t n) {
 }
 
 void cli_write_clean(FILE *f, const char *s) {
-        write_filtered(f, s, strlen(s));
+        shown_write(f, s, strlen(s), SIZE_MAX, SHOWN_LINES);
+}
+
+void cli_print_json(json_t *o, size_t flags) {
+        char *s = o ? json_dumps(o, JSON_COMPACT | flags) : NULL;
+
+        if (s) {
+                shown_write(stdout, s, strlen(s), SIZE_MAX, SHOWN_JSON);
+                putchar('\n');
+        }
+        free(s);
+        json_decref(o);
 }
 
 bool cli_push(struct cli *c) {

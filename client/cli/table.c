@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/shown.h"
 #include "client/cli/cli.h"
 
 /* Characters, which for names is close enough to columns. */
@@ -14,16 +15,14 @@ static int width(const char *s) {
 }
 
 void cli_table_add(struct cli_table *t, const char *fmt, ...) {
-        char cell[512], **more;
+        char text[1100], cell[4 * sizeof(text)], **more;
         va_list ap;
 
         va_start(ap, fmt);
-        vsnprintf(cell, sizeof(cell), fmt, ap);
+        vsnprintf(text, sizeof(text), fmt, ap);
         va_end(ap);
         /* One cell, one row: a client's name or a model's must not make up rows of its own. */
-        for (char *p = cell; *p; p++)
-                if (*p == '\n' || *p == '\t' || *p == '\r')
-                        *p = '?';
+        shown_copy(text, strlen(text), SHOWN_LINE, cell, sizeof(cell));
         more = h_realloc(t->cells, (t->n_cells + 1) * sizeof(*more));
         if (!more)
                 return;
@@ -46,7 +45,7 @@ void cli_table_print(struct cli *c, struct cli_table *t) {
                 pad = w - width(cell);
                 if (t->right >> column & 1)
                         printf("%*s", pad, "");
-                cli_write_clean(stdout, cell);
+                fputs(cell, stdout);
                 /* No blanks at a line's end: what follows may all be empty. */
                 if (column + 1 == t->n_columns || (column + 2 == t->n_columns && !*t->cells[i + 1])) {
                         putchar('\n');

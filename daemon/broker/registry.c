@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/utf8.h"
+#include "base/shown.h"
 #include "daemon/broker/user.h"
 
 #define MAX_ENTRIES 4096
@@ -102,44 +102,6 @@ void registry_list_free(struct registry_list *l) {
         *l = (struct registry_list){};
 }
 
-/* Bytes from p that no name may have: not UTF-8, or a control character, C1 ones (c2 80 .. c2 9f) too. 0: there is a good one. */
-static size_t odd_bytes(const char *p) {
-        unsigned char c = (unsigned char)*p;
-        size_t n = strlen(p), at;
-
-        if (c < 0x20 || c == 0x7f)
-                return 1;
-        if (c == 0xc2 && (unsigned char)p[1] >= 0x80 && (unsigned char)p[1] < 0xa0)
-                return 2;
-        return !utf8_valid(p, n, &at) && at == 0 ? 1 : 0;
-}
-
-static bool is_odd(const char *name) {
-        for (const char *p = name; *p; p++)
-                if (odd_bytes(p) && ((unsigned char)*p & 0xc0) != 0x80)
-                        return true;
-        return !utf8_valid(name, strlen(name), NULL);
-}
-
-/* With \xNN for each such byte. ret: four times the name, and its end. */
-static void show_odd(const char *name, char *ret) {
-        static const char hex[] = "0123456789abcdef";
-
-        for (const char *p = name; *p;) {
-                size_t n = odd_bytes(p);
-
-                for (size_t k = n ? 0 : (unsigned char)*p < 0x80 ? 1 : (unsigned char)*p < 0xe0 ? 2 : (unsigned char)*p < 0xf0 ? 3 : 4; k > 0; k--)
-                        *ret++ = *p++;
-                for (; n > 0; n--, p++) {
-                        *ret++ = '\\';
-                        *ret++ = 'x';
-                        *ret++ = hex[(unsigned char)*p >> 4];
-                        *ret++ = hex[(unsigned char)*p & 15];
-                }
-        }
-        *ret = 0;
-}
-
 int registry_check_name(const char *name, struct h_error *err) {
         if (!name[0])
                 return h_error_set(err, HEARTH_E_bad_request, "no model is named: give the name of one (see: hearth models)");
@@ -149,7 +111,7 @@ int registry_check_name(const char *name, struct h_error *err) {
         if (name[0] == '.' || strlen(name) > MAX_NAME)
                 return h_error_set(err, HEARTH_E_unknown_model, "\"%.64s\" can't be a model's name: names are file names "
                                    "without .gguf, at most %d bytes, not beginning with a dot", name, MAX_NAME);
-        if (is_odd(name))
+        if (!shown_plain(name, strlen(name)))
                 return h_error_set(err, HEARTH_E_unknown_model, "the model's name has control characters or is not UTF-8; rename its file");
         return 0;
 }
@@ -227,9 +189,9 @@ static int scan_file(struct registry_list *l, int dir, size_t i, const char *fil
 
         if (!parse_file(file, name, &part, &parts) || fstatat(dir, file, &st, 0) < 0 || !S_ISREG(st.st_mode))
                 return 0;
-        odd = is_odd(name);
+        odd = !shown_plain(name, strlen(name));
         if (odd)
-                show_odd(name, shown);
+                shown_copy(name, strlen(name), SHOWN_LINE, shown, sizeof(shown));
         en = list_get(l, odd ? shown : name, odd, i);
         if (!en && l->n == MAX_ENTRIES) {
                 l->more += part == 1;

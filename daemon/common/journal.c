@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/shown.h"
 #include "daemon/common/log.h"
 
 bool log_stream_is_journal(const char *journal_stream) {
@@ -44,14 +45,14 @@ void log_journal_close(struct log *l) {
 
 /* One line: a newline within a value would begin another field. */
 static size_t put(char *to, size_t room, const char *key, const char *value) {
-        size_t n = 0;
+        size_t n = strlen(key);
 
-        if (strlen(key) + strlen(value) + 2 > room)
+        if (n + strlen(value) + 2 > room)
                 return 0;
-        n = (size_t)sprintf(to, "%s%s\n", key, value);
-        for (size_t i = 0; i + 1 < n; i++)
-                if ((unsigned char)to[i] < ' ')
-                        to[i] = '?';
+        memcpy(to, key, n);
+        shown_copy(value, strlen(value), SHOWN_LINE, to + n, room - n - 1);
+        n += strlen(to + n);
+        to[n++] = '\n';
         return n;
 }
 

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/shown.h"
+
 static const struct { const char *name; enum log_level level; } levels[] = {
         { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING },
         { "info", LOG_LEVEL_INFO }, { "debug", LOG_LEVEL_DEBUG },
@@ -47,13 +49,11 @@ static void to_stderr(const struct log *l, enum log_level level, const char *mes
 
 static void emit(const struct log *l, enum log_level level, const char *const *fields, size_t n_fields, const char *fmt, va_list ap) {
         int saved = errno;
-        char message[1100];
+        char text[1100], message[sizeof(text)];
 
-        if (vsnprintf(message, sizeof(message), fmt, ap) >= 0) {
-                /* Text from outside must not forge further lines. */
-                for (char *p = message; *p; p++)
-                        if ((unsigned char)*p < ' ')
-                                *p = '?';
+        if (vsnprintf(text, sizeof(text), fmt, ap) >= 0) {
+                /* Text from outside must not forge further lines, nor steer who reads them. */
+                shown_copy(text, strlen(text), SHOWN_LINE, message, sizeof(message));
                 if (!log_journal_send(l, level, message, fields, n_fields))
                         to_stderr(l, level, message);
         }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include "daemon/worker/worker.h"
 #include "engine/engine.h"
@@ -139,24 +140,15 @@ static json_t *value_of(const struct gguf_kv *kv, size_t max_items, size_t max_t
 
 /* ---- output ---- */
 
-static void write_escaped(FILE *f, const char *p, size_t n, size_t max) {
-        size_t i;
-
-        for (i = 0; i < n && i < max; i++) {
-                unsigned char c = (unsigned char)p[i];
-                if (c == '\n')
-                        fputs("\\n", f);
-                else if (c < ' ' || c == 0x7f || (c == 0xc2 && i + 1 < n && (unsigned char)p[i + 1] < 0xa0))
-                        fprintf(f, "\\x%02x", c);
-                else
-                        fputc(c, f);
-        }
-        if (n > max)
-                fprintf(f, "… (%zu bytes)", n);
+static void print_some(const char *p, size_t n, size_t max) {
+        if (shown_write(stdout, p, n, max, SHOWN_LINE) < n)
+                printf("… (%zu bytes)", n);
 }
 
-static void print_escaped(const char *p, size_t n, size_t max) {
-        write_escaped(stdout, p, n, max);
+/* The end of a line on stderr: a message may quote the file. */
+static void say(const char *message) {
+        shown_write(stderr, message, strlen(message), SIZE_MAX, SHOWN_LINES);
+        fputc('\n', stderr);
 }
 
 struct type_sum { uint64_t n, weights, bytes; };
@@ -175,7 +167,7 @@ static void sum_types(const struct gguf *g, struct type_sum sums[_K_TYPE_MAX], u
 }
 
 static void print_human(const char *path, const struct gguf *g, const struct type_sum *sums, uint64_t weights) {
-        print_escaped(path, strlen(path), SIZE_MAX);
+        print_some(path, strlen(path), SIZE_MAX);
         printf(": GGUF version %u, %llu bytes, %zu tensors, %llu weights\n\nmetadata\n", g->version,
                (unsigned long long)g->file_size, g->n_tensors, (unsigned long long)weights);
         for (size_t i = 0; i < g->n_kv; i++) {
@@ -184,12 +176,12 @@ static void print_human(const char *path, const struct gguf *g, const struct typ
                 char *s = v && !json_is_string(v) ? json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
 
                 fputs("  ", stdout);
-                print_escaped(kv->key.p, kv->key.n, 256);
+                print_some(kv->key.p, kv->key.n, 256);
                 fputs(" = ", stdout);
                 if (json_is_string(v))
-                        print_escaped(json_string_value(v), json_string_length(v), SHOWN_TEXT);
+                        print_some(json_string_value(v), json_string_length(v), SHOWN_TEXT);
                 else if (s)
-                        print_escaped(s, strlen(s), 4 * SHOWN_TEXT);
+                        print_some(s, strlen(s), 4 * SHOWN_TEXT);
                 if (kv->type == GGUF_ARRAY && kv->n > SHOWN_ITEMS)
                         printf(" … (%llu)", (unsigned long long)kv->n);
                 putchar('\n');
@@ -207,12 +199,17 @@ static void print_human(const char *path, const struct gguf *g, const struct typ
                 const struct gguf_tensor *t = &g->tensors[i];
 
                 fputs("  ", stdout);
-                print_escaped(t->name.p, t->name.n, 256);
+                print_some(t->name.p, t->name.n, 256);
                 printf("  %s  [", k_type_name(t->type));
                 for (uint32_t d = 0; d < t->n_dims; d++)
                         printf("%s%llu", d ? ", " : "", (unsigned long long)t->dim[d]);
                 printf("]  %llu bytes\n", (unsigned long long)t->bytes);
         }
+}
+
+/* Pieces of a dump end between characters: they are a string's runs, or punctuation. */
+static int write_json(const char *p, size_t n, void *f) {
+        return shown_write(f, p, n, SIZE_MAX, SHOWN_JSON) == n && !ferror(f) ? 0 : -1;
 }
 
 static int print_json(const char *path, const struct gguf *g, const struct type_sum *sums, uint64_t weights) {
@@ -250,7 +247,7 @@ static int print_json(const char *path, const struct gguf *g, const struct type_
         json_object_set_new(root, "metadata", meta);
         json_object_set_new(root, "types", types);
         json_object_set_new(root, "tensors", tensors);
-        r = json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        r = json_dump_callback(root, write_json, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
         putchar('\n');
         json_decref(root);
         return r;
@@ -317,7 +314,8 @@ static void say_if_it_runs(const struct eng_source *src) {
 
         if (r < 0)
                 h_error_from_errno(&err, r, src->name);
-        fprintf(stderr, "%s%s\n", r < 0 ? "the engine can't run it: " : "the engine can run it", r < 0 ? err.message : "");
+        fputs(r < 0 ? "the engine can't run it: " : "the engine can run it", stderr);
+        say(r < 0 ? err.message : "");
 }
 
 static int check_weights(const char *program, const char *path, int fd, struct parts *parts) {
@@ -327,7 +325,8 @@ static int check_weights(const char *program, const char *path, int fd, struct p
 
         if (r < 0) {
                 h_error_from_errno(&err, r, path);
-                fprintf(stderr, "%s: %s\n", program, err.message);
+                fprintf(stderr, "%s: ", program);
+                say(err.message);
                 return hearth_code_exit(err.code);
         }
         fprintf(stderr, "every weight is finite\n");
@@ -356,8 +355,9 @@ int worker_inspect(const struct log *log, const char *path, bool json, bool veri
         if (r < 0) {
                 h_error_from_errno(&err, r, "reading");
                 fprintf(stderr, "%s: ", log->program);
-                write_escaped(stderr, path, strlen(path), SIZE_MAX);
-                fprintf(stderr, ": %s\n", err.message);
+                shown_write(stderr, path, strlen(path), SIZE_MAX, SHOWN_LINE);
+                fputs(": ", stderr);
+                say(err.message);
                 close_parts(&parts);
                 return hearth_code_exit(err.code);
         }

@@ -162,24 +162,29 @@ def test_strange_names():
     with World() as w:
         for name in ("sp ace", "-dash"):
             shutil.copy(TINY, w.models / f"{name}.gguf")
-        for name in (b"bad\xff", b"esc\x1b[31mred", b"c1\xc2\x9b"):
+        for name in (b"bad\xff", b"esc\x1b[31mred", b"c1\xc2\x9b", "turn\u202enrut".encode()):
             shutil.copy(TINY, os.fsencode(w.models) + b"/" + name + b".gguf")
         (w.models / "empty.gguf").touch()
         (w.models / "split-00002-of-00002.gguf").write_bytes(b"GGUF")
         r = w.run("models")
         check(r, 0, "")
         out = r.stdout.decode()
-        for text in ("tiny ", "sp ace ", "bad\\xff ", "esc\\x1b[31mred ", "c1\\xc2\\x9b "):
+        for text in ("tiny ", "sp ace ", "bad\\xff ", "esc\\x1b[31mred ", "c1\\xc2\\x9b ", "turn\\xe2\\x80\\xaenrut "):
             assert text in out, (text, out)
-        assert "its file is empty" in out and "only 1 of its 2 parts are there" in out and "\x1b" not in out, out
+        assert "its file is empty" in out and "only 1 of its 2 parts are there" in out and "\x1b" not in out and "\u202e" not in out, out
         r = w.run("doctor")
         out = r.stdout.decode()
         assert "✗ models     empty: its file is empty" in out and "✓ models     3 can be named" in out and "\x1b" not in out, out
         r = w.run("load", "esc\x1b[31mred")
         assert r.returncode == 66 and b"\x1b" not in r.stderr and b"control characters" in r.stderr, r
-        for command in ("inspect", "load", "unload"):
-            r = w.run(command, "./no\x1b[31m.gguf")
-            assert r.returncode != 0 and b"\x1b" not in r.stderr, r
+        for command in ("inspect", "load", "unload", "run"):
+            r = w.run(command, "./no\x1b[31m\u202e.gguf", *["hi"] * (command == "run"))
+            assert r.returncode != 0 and b"\x1b" not in r.stderr and b"\\x1b[31m\\xe2\\x80\\xae" in r.stderr, r
+        odd = w.models / "turn\u202enrut.gguf"
+        r = w.run("inspect", str(odd))
+        assert r.returncode == 0 and b"turn\\xe2\\x80\\xaenrut" in r.stdout and "\u202e".encode() not in r.stdout, r
+        r = w.run("inspect", "--json", str(odd))
+        assert r.returncode == 0 and b"turn\\u202enrut" in r.stdout and json.loads(r.stdout)["file"] == str(odd), r
         # One content, several names.
         check(w.run("load", "--", "-dash"), 0, "")
         for name in ("sp ace", "tiny", "-dash"):

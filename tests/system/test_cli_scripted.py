@@ -296,7 +296,7 @@ def test_tables():
         # a newline in a client's name makes no row of its own
         check(f.run("ps"), 0, "CLIENT       USER  MODEL    SLOT  PHASE   TOKENS  TOK/S  CACHED   AGE\n"
                               "nvim (3121)  ada   smollm2  0     decode     212    240     96%  1.1s\n"
-                              "notes?root   bob   smollm2  -     queued       -      -       -  0.0s  (position 1, about 0.3s)\n", "")
+                              "notes\\nroot  bob   smollm2  -     queued       -      -       -  0.0s  (position 1, about 0.3s)\n", "")
         check(f.run("models"), 0, "NAME        SIZE  TYPE  WHERE    CONTEXT  SLOTS  IDLE\n"
                                   "smollm2 *  94 MB  Q4_1  memory   8k       4      3m\n"
                                   "llama-70b  94 MB  Q4_1  on disk  -        -      -\n", "")

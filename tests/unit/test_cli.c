@@ -148,8 +148,43 @@ static void test_filter(void **state) {
         filtered(true, "a\x1b[2Jb\x07", "a\xef\xbf\xbd[2Jb\xef\xbf\xbd");
         filtered(true, "\xc2\x9b" "31m\x7f", "\xef\xbf\xbd" "31m\xef\xbf\xbd");
         filtered(true, "\xc2\xa0", "\xc2\xa0");
+        filtered(true, "\xd7\x90\xe2\x80\x8f!", "\xd7\x90\xe2\x80\x8f!");
         filtered(true, "", "");
         filtered(false, "a\x1b[2Jb", "a\x1b[2Jb");
+}
+
+/* A table of names: each is one cell of one row, and steers nothing. */
+static void test_table(void **state) {
+        struct cli_table t = { .n_columns = 2 };
+        char *out = NULL;
+        size_t n;
+        FILE *was = stdout;
+        struct cli c = {};
+
+        cli_table_add(&t, "%s", "a\x1b[31m\nb\xe2\x80\xae" "c");
+        cli_table_add(&t, "%s", "\xc2\x9b\xff\x7f");
+        cli_table_add(&t, "%s", "\xc3\xa9");
+        cli_table_add(&t, "%s", "d");
+        stdout = open_memstream(&out, &n);
+        cli_table_print(&c, &t);
+        fclose(stdout);
+        stdout = was;
+        assert_string_equal(out, "a\\x1b[31m\\nb\\xe2\\x80\\xaec  \\xc2\\x9b\\xff\\x7f\n\xc3\xa9                          d\n");
+        free(out);
+}
+
+static void test_json_line(void **state) {
+        char *out = NULL;
+        size_t n;
+        FILE *was = stdout;
+
+        stdout = open_memstream(&out, &n);
+        cli_print_json(json_pack("{s:s}", "n", "a\x1b\x7f\xc2\x9b\xe2\x81\xa6\xc3\xa9"), 0);
+        cli_print_json(NULL, 0);
+        fclose(stdout);
+        stdout = was;
+        assert_string_equal(out, "{\"n\":\"a\\u001B\\u007f\\u009b\\u2066\xc3\xa9\"}\n");
+        free(out);
 }
 
 static void test_paths(void **state) {
@@ -163,7 +198,7 @@ static void test_paths(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_tables), cmocka_unit_test(test_parse), cmocka_unit_test(test_nearest),
-                cmocka_unit_test(test_numbers), cmocka_unit_test(test_filter), cmocka_unit_test(test_paths),
+                cmocka_unit_test(test_numbers), cmocka_unit_test(test_filter), cmocka_unit_test(test_table), cmocka_unit_test(test_json_line), cmocka_unit_test(test_paths),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

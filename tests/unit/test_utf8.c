@@ -4,10 +4,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "base/shown.h"
 #include "base/utf8.h"
 
 static size_t encode(uint32_t c, char *out) {
@@ -99,8 +102,76 @@ static void test_offsets(void **state) {
         assert_true(utf8_valid(NULL, 0, NULL));
 }
 
+/* ---- shown.h ---- */
+
+/* Every code point by the rule of its kind; each survives a copy that is long enough, whatever is done to it. */
+static void test_shown_kinds(void **state) {
+        for (uint32_t c = 1; c <= 0x10ffff; c++) {
+                bool control = c < 0x20 || (c >= 0x7f && c <= 0x9f);
+                bool layout = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0x2028 || c == 0x2029;
+                char text[5] = "", copy[32], want[32] = "";
+                size_t n = 0, len;
+
+                if (c >= 0xd800 && c <= 0xdfff)
+                        continue;
+                if (c < 0x80)
+                        text[n++] = (char)c;
+                else {
+                        unsigned more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+
+                        text[n++] = (char)((0xff00 >> (more + 1) & 0xff) | c >> (6 * more));
+                        while (more-- > 0)
+                                text[n++] = (char)(0x80 | (c >> (6 * more) & 0x3f));
+                }
+                assert_int_equal(shown_next(text, n, &len), control ? SHOWN_CONTROL : layout ? SHOWN_LAYOUT : SHOWN_PLAIN);
+                assert_int_equal(len, n);
+                assert_int_equal(shown_plain(text, n), !control && !layout);
+                shown_copy(text, n, SHOWN_LINE, copy, sizeof(copy));
+                if (c == '\n' || c == '\t')
+                        strcpy(want, c == '\n' ? "\\n" : "\\t");
+                else
+                        for (size_t i = 0; i < n; i++)
+                                snprintf(want + strlen(want), sizeof(want) - strlen(want), control || layout ? "\\x%02x" : "%c",
+                                         control || layout ? (unsigned char)text[i] : text[i]);
+                assert_string_equal(copy, want);
+        }
+}
+
+static void test_shown_bounds(void **state) {
+        char out[64], *mem = NULL;
+        size_t n, len;
+        FILE *f;
+
+        /* Broken: byte by byte, and what follows is whole again. */
+        shown_copy("a\xff\xc3(\xe2\x80", 6, SHOWN_LINE, out, sizeof(out));
+        assert_string_equal(out, "a\\xff\\xc3(\\xe2\\x80");
+        assert_int_equal(shown_next("\xed\xa0\x80", 3, &len), SHOWN_BROKEN); /* a surrogate */
+        assert_int_equal(len, 1);
+        assert_int_equal(shown_next("\0", 1, &len), SHOWN_CONTROL);
+        shown_copy("\0x", 2, SHOWN_LINE, out, sizeof(out));
+        assert_string_equal(out, "\\x00x");
+        /* No half escape, no half character. */
+        shown_copy("ab\x1b", 3, SHOWN_LINE, out, 6);
+        assert_string_equal(out, "ab");
+        shown_copy("ab\xc3\xa9", 4, SHOWN_LINE, out, 4);
+        assert_string_equal(out, "ab");
+        shown_copy("", 0, SHOWN_LINE, out, 1);
+        assert_string_equal(out, "");
+        /* Lines keep what makes them lines; JSON its own escapes. */
+        shown_copy("a\n\tb\r", 5, SHOWN_LINES, out, sizeof(out));
+        assert_string_equal(out, "a\n\tb\\x0d");
+        shown_copy("\"\\n\xe2\x80\xa8\x7f\"", 8, SHOWN_JSON, out, sizeof(out));
+        assert_string_equal(out, "\"\\n\\u2028\\u007f\"");
+        f = open_memstream(&mem, &n);
+        assert_int_equal(shown_write(f, "ab\xc3\xa9", 4, 3, SHOWN_LINE), 2);
+        assert_int_equal(shown_write(f, "ab\xc3\xa9", 4, 4, SHOWN_LINE), 4);
+        fclose(f);
+        assert_string_equal(mem, "abab\xc3\xa9");
+        free(mem);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = { cmocka_unit_test(test_every_value), cmocka_unit_test(test_every_start),
-                                            cmocka_unit_test(test_offsets) };
+                                            cmocka_unit_test(test_offsets), cmocka_unit_test(test_shown_kinds), cmocka_unit_test(test_shown_bounds) };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
