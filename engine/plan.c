@@ -38,7 +38,7 @@ bool context_kv_row(const struct k_ops *ops, const struct eng_kv_need *n, enum k
 static int resolve(const struct eng_model *m, const struct eng_limits *in, struct eng_limits *l, struct h_error *err) {
         const struct eng_desc *d = m->desc;
         /* A card's launches have rows in a dimension of at most so many blocks. */
-        const uint32_t max_rows = m->d->o.backend == ENG_CPU ? 1u << 20 : 65535;
+        const uint32_t max_rows = m->d->o.backend == ENG_CPU ? 1u << 20 : 65535, max_ctx = m->d->k->ops->max_ctx;
 
         *l = *in;
         if (l->n_places == 0)
@@ -49,6 +49,10 @@ static int resolve(const struct eng_model *m, const struct eng_limits *in, struc
                 return h_error_counts(err, HEARTH_E_bad_request, l->n_ctx, d->n_ctx_train,
                                       "a context of %u positions is asked for, the model was trained for %u", l->n_ctx,
                                       d->n_ctx_train);
+        if (l->n_ctx > max_ctx)
+                return h_error_counts(err, HEARTH_E_unsupported, l->n_ctx, max_ctx,
+                                      "a context of %u positions is asked for, attention on the %s backend goes over at most %u",
+                                      l->n_ctx, m->d->k->ops->name, max_ctx);
         if (d->n_vocab > SAMPLE_MAX_VOCAB)
                 return h_error_counts(err, HEARTH_E_unsupported, d->n_vocab, SAMPLE_MAX_VOCAB,
                                       "a vocabulary of %u tokens: at most %u can be sampled from", d->n_vocab,
@@ -63,10 +67,10 @@ static int resolve(const struct eng_model *m, const struct eng_limits *in, struc
         if (l->n_outputs == 0)
                 l->n_outputs = l->n_places * (1 + l->n_draft);
         l->n_outputs = MIN(l->n_outputs, l->n_rows);
-        if (l->n_places > 4096 || l->n_prefix > 65536 || l->n_rows > max_rows || l->n_ctx > 1u << 27)
+        if (l->n_places > 4096 || l->n_prefix > 65536 || l->n_rows > max_rows)
                 return h_error_set(err, HEARTH_E_bad_request,
-                                   "limits out of range: places %u (4096), prefixes %u (65536), rows %u (%u), "
-                                   "context %u (2^27)", l->n_places, l->n_prefix, l->n_rows, max_rows, l->n_ctx);
+                                   "limits out of range: places %u (4096), prefixes %u (65536), rows %u (%u)", l->n_places,
+                                   l->n_prefix, l->n_rows, max_rows);
         if (l->n_rows < l->n_places)
                 return h_error_counts(err, HEARTH_E_bad_request, l->n_places, l->n_rows,
                                       "a step of %u rows can't hold one row for each of %u places", l->n_rows,

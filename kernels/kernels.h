@@ -370,6 +370,7 @@ struct k_ops {
         const char *name; /* "cpu", "cuda" */
         bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
         bool encoder_windows; /* attention takes a window that is not causal */
+        uint32_t max_ctx;     /* positions that attention can go over */
         void (*close)(struct k_dev *);
         const char *(*describe)(struct k_dev *);          /* one line for people */
         const char *(*last_error)(struct k_dev *);

@@ -154,6 +154,7 @@ static const struct k_ops cpu_ops = {
         .name = "cpu",
         .kv_part_blocks = true,
         .encoder_windows = true,
+        .max_ctx = 1u << 27,
         .close = cpu_close,
         .describe = cpu_describe,
         .last_error = cpu_last_error,

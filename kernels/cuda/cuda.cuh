@@ -29,6 +29,8 @@
 enum {
         CUDA_MAX_GROUP = 16,   /* KV groups (page tables) of a model */
         CUDA_SPLIT = 256,      /* tokens per KV split, on absolute positions */
+        /* The merge keeps two floats for each of a row's splits, counted as a power of two, in the 48 KB of shared memory that any launch has. */
+        CUDA_MAX_CTX = 4096 * CUDA_SPLIT,
         CUDA_MAX_SCRATCH = 8,  /* scratch areas of different sizes alive at once */
         CUDA_ROPE_MAX = 512,   /* different rope tables, of all models that a process has seen: none is given back, graphs have their addresses */
         CUDA_ROPE_DIMS = 512,

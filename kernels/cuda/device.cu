@@ -453,6 +453,7 @@ extern void cuda_host_free(struct k_dev *, void *);
 
 const struct k_ops cuda_ops_table = {
         .name = "cuda",
+        .max_ctx = CUDA_MAX_CTX,
         .close = dev_close,
         .describe = dev_describe,
         .last_error = dev_last_error,

@@ -131,6 +131,28 @@ static void test_plan(void **state) {
         assert_true(planned >= 8);
 }
 
+/* What a backend's attention can't go over is refused by name before anything is planned by it. */
+static void test_context_of_backend(void **state) {
+        struct k_dev *dev = m.device->k;
+        const struct k_ops *whole = dev->ops;
+        struct k_ops less = *whole;
+        struct eng_limits l = { .n_ctx = 100 };
+        struct eng_memory mem;
+        struct h_error err = { 0 };
+
+        less.name = "small";
+        less.max_ctx = 99;
+        dev->ops = &less;
+        assert_int_equal(eng_plan(m.model, &l, 0, &mem, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_unsupported);
+        assert_int_equal(err.needed, 100);
+        assert_int_equal(err.available, 99);
+        assert_string_equal(err.message, "a context of 100 positions is asked for, attention on the small backend goes over at most 99");
+        less.max_ctx = 100;
+        assert_int_equal(eng_plan(m.model, &l, 0, &mem, NULL), 0);
+        dev->ops = whole;
+}
+
 static void test_limits(void **state) {
         struct eng_limits l = { .n_ctx = 1u << 26 };
         struct eng_memory mem;
@@ -552,7 +574,7 @@ static void test_pooling(void **state) {
 
 int main(void) {
         const struct CMUnitTest plain[] = {
-                cmocka_unit_test(test_plan), cmocka_unit_test(test_limits), cmocka_unit_test(test_no_memory),
+                cmocka_unit_test(test_plan), cmocka_unit_test(test_context_of_backend), cmocka_unit_test(test_limits), cmocka_unit_test(test_no_memory),
                 cmocka_unit_test(test_step_allocates_nothing), cmocka_unit_test(test_fork),
                 cmocka_unit_test(test_pages_add_up), cmocka_unit_test(test_handles), cmocka_unit_test(test_refusals),
                 cmocka_unit_test(test_pooling),
