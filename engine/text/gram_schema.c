@@ -464,44 +464,6 @@ static void enum_alts(struct gs *g, const json_t *values, struct gs_alts *ret) {
         }
 }
 
-/* ---- references ---- */
-
-static int hex(char ch) {
-        return ch >= '0' && ch <= '9' ? ch - '0' : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10 : -1;
-}
-
-/* "#/a/b" within the document */
-static uint32_t resolve(struct gs *g, const char *ref) {
-        const json_t *j = g->root;
-        const char *path = "";
-
-        if (ref[0] != '#' || (ref[1] != '/' && ref[1]))
-                t_fail(g->c, "'%.100s' is not supported: only references within this document, '#' and '#/...'", ref);
-        for (ref++; *ref;) {
-                char token[512];
-                size_t n = 0;
-                for (ref++; *ref && *ref != '/'; ref++) {
-                        char ch = *ref;
-                        if (ch == '%' && hex(ref[1]) >= 0 && hex(ref[2]) >= 0) {
-                                ch = (char)(hex(ref[1]) * 16 + hex(ref[2]));
-                                ref += 2;
-                        } else if (ch == '~' && (ref[1] == '0' || ref[1] == '1')) {
-                                ch = ref[1] == '0' ? '~' : '/';
-                                ref++;
-                        }
-                        if (n == sizeof(token) - 1)
-                                t_fail(g->c, "a part of the reference is too long");
-                        token[n++] = ch;
-                }
-                token[n] = 0;
-                path = gs_path(g, path, token);
-                j = json_is_array(j) ? json_array_get(j, strtoul(token, NULL, 10)) : json_object_get(j, token);
-                if (!j)
-                        t_fail(g->c, "there is nothing at '#%.100s'", path);
-        }
-        return gs_schema_node(g, j, path);
-}
-
 /* ---- a schema ---- */
 
 static void meet_into(struct gs *g, struct gs_alts *base, const struct gs_alts *with) {
@@ -628,7 +590,7 @@ void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_a
         if (j) {
                 if (!json_is_string(j))
                         t_fail(g->c, "must be a string");
-                meet_into(g, &a, gs_ensure(g, resolve(g, json_string_value(j))));
+                meet_into(g, &a, gs_ensure(g, gs_resolve(g, json_string_value(j), path)));
         }
         combine(g, s, path, "allOf", &a);
         combine(g, s, path, "anyOf", &a);

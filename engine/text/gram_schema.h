@@ -104,6 +104,8 @@ struct gs {
         size_t n_node, cap_node;
         uint32_t *by_source; size_t n_index; /* open addressing over nodes */
         size_t work;                         /* alternatives met so far, bounded */
+        struct gs_anchor *anchor; size_t n_anchor, cap_anchor; /* by resource and name, once one was asked for */
+        bool anchors_known;
 };
 #define GS_COMPLEMENT (UINT32_MAX - 1) /* as a node's b: what 'a' does not allow */
 enum { GS_ANY_NODE = 0, GS_NONE_NODE = 1, GS_ROOT_NODE = 2 };
@@ -136,6 +138,7 @@ uint32_t gs_made_node(struct gs *g, const struct gs_alts *alts); /* a node of it
 const json_t *gs_get(struct gs *g, const json_t *s, const char *path, const char *key);
 bool gs_get_size(struct gs *g, const json_t *s, const char *path, const char *key, size_t *ret);
 void gs_at(struct gs *g, const char *path, const char *key);
+uint32_t gs_resolve(struct gs *g, const char *ref, const char *from); /* of the schema at the path 'from' (gram_ref.c) */
 const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *proto); /* NULL: no number fits */
 const struct gs_number *gs_number_meet(struct gs *g, const struct gs_number *a, const struct gs_number *b);
 const char *gs_path(struct gs *g, const char *path, const char *key); /* path/key, escaped */

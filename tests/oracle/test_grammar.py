@@ -69,6 +69,17 @@ SCHEMAS = [
     {"definitions": {"a/b~c": {"type": "integer", "minimum": 1}}, "type": "array", "items": {"$ref": "#/definitions/a~1b~0c"}, "maxItems": 2},
     {"$defs": {"pos": {"type": "integer", "minimum": 1}}, "properties": {"x": {"$ref": "#/$defs/pos", "maximum": 5}}, "type": "object",
      "required": ["x"], "additionalProperties": False},
+    {"$defs": {"n": {"$anchor": "node", "type": "object", "properties": {"v": INT, "next": {"anyOf": [{"$ref": "#node"}, {"type": "null"}]}},
+                     "required": ["v", "next"], "additionalProperties": False}}, "$ref": "#node"},
+    {"$anchor": "top", "type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#top"}, "maxItems": 2}, "n": {"enum": [1, 2]}},
+     "required": ["n"], "additionalProperties": False},
+    {"definitions": {"x": {"$dynamicAnchor": "p", "type": "integer", "minimum": 1}}, "type": "array", "items": {"$ref": "#p"}, "maxItems": 2},
+    {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"x": {"$id": "#p", "type": "integer", "minimum": 1}}, "type": "array", "items": {"$ref": "#p"}, "maxItems": 2},
+    # names and pointers of a resource of its own; values are no schemas
+    {"$id": "http://h.test/a", "$defs": {"x": {"$id": "http://h.test/b", "$defs": {"y": {"$anchor": "n", "type": "string"}, "z": {"$ref": "#n"}}, "type": "array",
+                                               "prefixItems": [{"$ref": "#n"}, {"$ref": "#/$defs/z"}, {"$ref": "#/$defs/y"}], "items": False},
+                                         "w": {"$anchor": "n", "type": "integer", "minimum": 3}},
+     "enum": [4, {"$anchor": "n"}, ["a", "b", "c"]], "anyOf": [{"$ref": "#n"}, {"$ref": "#/$defs/x"}]},
     {"type": "string", "format": "date"}, {"type": "string", "format": "time"}, {"type": "string", "format": "date-time"},
     {"type": "string", "format": "uuid"}, {"type": "string", "format": "email"}, {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"},
     {"type": "string", "format": "hostname", "maxLength": 9}, {"type": "string", "format": "uri"}, {"type": "string", "format": "duration"},
@@ -131,6 +142,8 @@ REFUSED = [
     ({"type": "string", "pattern": "(a)\\1"}, "/pattern: back references"), ({"type": "string", "format": "nope"}, "/format: the format 'nope'"),
     ({"type": "array", "uniqueItems": True}, "/uniqueItems: "), ({"type": "number", "multipleOf": 0.00001}, "/multipleOf: only whole numbers"), ({"allOf": [{"multipleOf": 0.1}, {"multipleOf": 0.25}]}, "/allOf: two different fractions"), ({"type": "number", "minimum": 0.07, "maximum": 0.07, "multipleOf": 0.01}, "/: no value satisfies"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "/oneOf: schemas 0 and 1"), ({"$ref": "http://x/y"}, "/$ref: "),
+    ({"$ref": "#nope", "const": {"$anchor": "nope"}}, "/$ref: there is no \"$anchor\": \"nope\" here"), ({"$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x"}}, "$ref": "#x"}, "/$ref: there is more than one"),
+    ({"$defs": {"a": {"$id": "b", "$defs": {"c": {"$anchor": "x"}}}}, "$ref": "#x"}, "/$ref: there is no \"$anchor\""), ({"$anchor": "a", "$ref": "#a"}, "/: the schema refers to itself"),
     ({"$ref": "#/nope"}, "/$ref: there is nothing"), ({"$ref": "#"}, "/: the schema refers to itself"),
     ({"allOf": [{"$ref": "#"}]}, "/: the schema refers to itself"), ({"minimum": "a"}, "/minimum: must be a number"),
     ({"type": "string", "minLength": -1}, "/minLength: must be a whole number"), ({"type": "string", "minLength": 3, "maxLength": 2}, "/: no value satisfies"),
@@ -219,8 +232,10 @@ class Gen:
             return self.value(merged, depth)
         if "$ref" in s:
             t = self.root
+            if s["$ref"][1:2] not in ("", "/"):
+                t = next(named(t, s["$ref"]))
             for part in s["$ref"][1:].split("/")[1:]:
-                t = t[part.replace("~1", "/").replace("~0", "~")]
+                t = t[part.replace("~1", "/").replace("~0", "~")] if part in t or "~" in part else {}
             return self.value({**t, **{k: v for k, v in s.items() if k not in ("$ref", "$defs", "definitions")}}, depth)
         t = s.get("type", r.choice(["null", "boolean", "string", "number", "object", "array"]))
         if isinstance(t, list):
@@ -256,6 +271,15 @@ class Gen:
                     sub = v
             out.setdefault(k, self.value(sub, depth + 1))
         return out
+
+
+def named(s, ref):
+    """The schemas with the plain name, wherever they are: candidates need not fit."""
+    if isinstance(s, dict):
+        if ref in ("#" + str(s.get("$anchor")), "#" + str(s.get("$dynamicAnchor")), s.get("$id")):
+            yield s
+        for x in s.values():
+            yield from named(x, ref)
 
 
 def shuffled(v, r):
@@ -307,7 +331,7 @@ def check_schema(tool, schema, rnd, bad):
     if "error" in got:
         bad.append(f"{json.dumps(schema)}: refused: {got['error']}")
         return 0, 0, 0
-    draft = jsonschema.Draft7Validator if "dependencies" in str(schema) else jsonschema.Draft202012Validator
+    draft = jsonschema.Draft7Validator if "dependencies" in str(schema) or "draft-07" in str(schema) else jsonschema.Draft202012Validator
     validator = draft(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     finished = valid = invalid = 0
     for i in range(25):
