@@ -19,7 +19,7 @@
 
 struct grammar {
         struct t_ctx c;
-        json_t *doc;          /* the schema's document; its strings are borrowed */
+        struct gs_source source; /* the schema's document; its strings are borrowed */
         struct gs schema;     /* JSON: nodes */
         bool is_gbnf;
         struct nfa nfa;       /* GBNF: all rules */

@@ -13,17 +13,21 @@
  * digit before the point (1.5e-7), because otherwise every number could be
  * brought into every range by an exponent and a model that wrote too many
  * digits would be forced into one. A single number: no more digits behind the
- * point than it needs.
+ * point than it needs; a double beyond 10^18 (1e25) with an exponent only, as
+ * its digits written out are another number for those who read them as whole.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/text/gram_schema.h"
 
 #define MAX_TEXT 64
 #define MAX_EXP 300
+#define MAX_POINT_EXP 330 /* of a single number: any double's */
 #define MAX_FRAC 24
 #define INT_CAP INT64_C(1000000000000000000) /* 10^18 */
+#define MAX_BIG 60 /* digits */
 
 /* ---- decimals ---- */
 
@@ -248,6 +252,35 @@ static unsigned check_integer(const struct gs_number *a, const struct parts *p, 
         return out;
 }
 
+/* ---- one whole number beyond 10^18 ---- */
+
+static size_t big_text(const struct gs_number *a, char ret[MAX_BIG + 2]) {
+        size_t n = 0;
+
+        if (a->lo.neg)
+                ret[n++] = '-';
+        memcpy(ret + n, a->lo.d, a->lo.n);
+        memset(ret + n + a->lo.n, '0', (size_t)a->lo.exp - a->lo.n);
+        return n + (size_t)a->lo.exp;
+}
+
+static unsigned check_big(const struct gs_number *a, const char *text, size_t len, uint32_t *need) {
+        char all[MAX_BIG + 2];
+        size_t n = big_text(a, all);
+
+        *need = (uint32_t)(n - MIN(len, n));
+        return len > n || memcmp(all, text, len) != 0 ? 0 : len == n ? GS_VIABLE | GS_ACCEPT : GS_VIABLE;
+}
+
+/* The remainder by a multiple. */
+static int64_t big_modulo(const struct gs_dec *d, int64_t m) {
+        __int128 v = 0;
+
+        for (int i = 0; i < d->exp; i++)
+                v = (v * 10 + (i < d->n ? d->d[i] - '0' : 0)) % m;
+        return (int64_t)v;
+}
+
 /* ---- decimals ---- */
 
 /* Does [lo, hi) of magnitudes, with the sign, meet the bounds? */
@@ -273,6 +306,21 @@ static bool inside(const struct gs_number *a, const struct gs_dec *v) {
         if (a->has_lo && ((c = gs_dec_cmp(v, &a->lo)) < 0 || (c == 0 && a->lo_excl)))
                 return false;
         return !a->has_hi || ((c = gs_dec_cmp(v, &a->hi)) < 0 || (c == 0 && !a->hi_excl));
+}
+
+static double double_of(const struct gs_dec *d) {
+        char t[sizeof(d->d) + 24];
+
+        snprintf(t, sizeof(t), "%s0.%.*s0e%d", d->neg ? "-" : "", (int)d->n, d->d, d->exp);
+        return strtod(t, NULL);
+}
+
+/* What is inside, also as the double that validators compare: it may be rounded to a bound. */
+static bool inside_double(const struct gs_number *a, const struct gs_dec *v) {
+        bool lo = a->has_lo && a->lo_excl, hi = a->has_hi && a->hi_excl;
+        double x = lo || hi ? double_of(v) : 0;
+
+        return (!lo || x > a->lo_double) && (!hi || x < a->hi_double);
 }
 
 /* The digits written as [lo, hi): what can follow changes only what comes behind them. */
@@ -308,6 +356,61 @@ static struct gs_dec scaled(struct gs_dec d, int k) {
         return d;
 }
 
+/* Magnitudes with so many digits behind the point at most: the nearest to d that is not above it (up: not below), 'step' further. */
+static struct gs_dec on_grid(struct gs_dec d, int digits, bool up, int step) {
+        char t[MAX_TEXT + MAX_FRAC + 8]; /* d is no more than what a text says, and one */
+        const int places = d.exp + digits; /* of its digits */
+        size_t n = 0;
+
+        t[n++] = '0';
+        for (int i = 0; i < places; i++)
+                t[n++] = i < d.n ? d.d[i] : '0';
+        step += up && d.n && d.n > places; /* what has no place */
+        for (int i = (int)n - 1; step && i >= 0; i--) {
+                int digit = t[i] - '0' + step;
+                step = digit > 9 ? 1 : digit < 0 ? -1 : 0;
+                t[i] = (char)('0' + (digit + 10) % 10);
+        }
+        if (step < 0) /* below zero: zero */
+                memset(t, '0', n);
+        gs_dec_parse(t, n, &d);
+        if (d.n)
+                d.exp -= digits;
+        return d;
+}
+
+static bool fits(const struct gs_number *a, bool neg, const struct gs_dec *lo, const struct gs_dec *hi, struct gs_dec x) {
+        if (gs_dec_cmp(&x, lo) < 0 || gs_dec_cmp(&x, hi) >= 0)
+                return false;
+        x.neg = neg && x.n;
+        return inside(a, &x) && inside_double(a, &x);
+}
+
+/*
+ * Is there a decimal with so many digits behind the point in [lo, hi), of magnitudes, that is within the bounds? The first
+ * and the last that may be are tried: one of them is, unless there is hardly a double between the bounds.
+ */
+static bool some_fraction(const struct gs_number *a, bool neg, const struct gs_dec *lo, const struct gs_dec *hi, int digits) {
+        struct gs_dec near = neg ? a->hi : a->lo, far = neg ? a->lo : a->hi, first = *lo, x;
+        bool has_near = (neg ? a->has_hi : a->has_lo) && near.n && near.neg == neg, has_far = (neg ? a->has_lo : a->has_hi) && (!far.n || far.neg == neg);
+
+        near.neg = far.neg = false;
+        if (has_near && gs_dec_cmp(&near, hi) >= 0)
+                return false;
+        if (has_near && gs_dec_cmp(&near, &first) > 0)
+                first = near;
+        x = on_grid(first, digits, true, 0);
+        if (fits(a, neg, lo, hi, x) || fits(a, neg, lo, hi, on_grid(x, digits, true, 1))) /* a bound may leave itself out */
+                return true;
+        x = has_far && gs_dec_cmp(&far, hi) < 0 ? on_grid(far, digits, false, 0) : on_grid(*hi, digits, false, -1);
+        return fits(a, neg, lo, hi, x) || fits(a, neg, lo, hi, on_grid(x, digits, false, -1));
+}
+
+/* Exactly one number? */
+static bool point(const struct gs_number *a) {
+        return a->has_lo && a->has_hi && gs_dec_cmp(&a->lo, &a->hi) == 0;
+}
+
 /* Scales at which a mantissa of one digit before the point may meet the bounds on this side of zero. */
 static bool some_scale(const struct gs_number *a, bool neg, const struct gs_dec *lo, const struct gs_dec *hi) {
         static const struct gs_dec zero;
@@ -321,47 +424,27 @@ static bool some_scale(const struct gs_number *a, bool neg, const struct gs_dec 
                 return true; /* small enough is within */
         if (!has_far)
                 return true; /* large enough is within */
-        from = MAX(near->exp - 2, -MAX_EXP);
-        to = MIN(far->exp + 2, MAX_EXP);
+        from = MAX(near->exp - 2, -(point(a) ? MAX_POINT_EXP : MAX_EXP));
+        to = MIN(far->exp + 2, point(a) ? MAX_POINT_EXP : MAX_EXP);
         for (int k = from; k <= to; k++) {
                 struct gs_dec h = scaled(*hi, k);
-                if (meets(a, neg, scaled(*lo, k), &h))
+                struct gs_dec l = scaled(*lo, k);
+                if (some_fraction(a, neg, &l, &h, MAX_FRAC - k))
                         return true;
         }
         return false;
 }
 
-/* Exactly one number? */
-static bool point(const struct gs_number *a) {
-        return a->has_lo && a->has_hi && gs_dec_cmp(&a->lo, &a->hi) == 0;
-}
-
 static unsigned check_decimal(const struct gs_number *a, const struct parts *p, const char *text, size_t len) {
         struct gs_dec lo, hi, v;
         unsigned out = 0;
-        bool one = p->n_int == 1 && p->ip[0] != '0';
+        bool one = p->n_int == 1 && p->ip[0] != '0', single = point(a);
+        const int max_exp = single ? MAX_POINT_EXP : MAX_EXP, idle = single ? MAX(a->lo.n - 1, a->lo.n - a->lo.exp) : MAX_FRAC;
 
-        if (p->n_frac > MAX_FRAC || (point(a) && (int)p->n_frac > MAX(a->lo.n - 1, a->lo.n - a->lo.exp)))
+        if (p->n_frac > MAX_FRAC || (int)p->n_frac > idle || (p->dot && idle <= 0) || (single && a->lo.exp > 18 && p->n_int > 1))
                 return 0;
-        if (complete(p)) {
-                char t[MAX_TEXT + 1];
-                double x;
-                memcpy(t, text, len);
-                t[len] = 0;
-                x = strtod(t, NULL);
-                if (gs_dec_parse(text, len, &v) && inside(a, &v)) {
-                        /* and as the doubles that validators compare */
-                        struct gs_dec dx;
-                        char dt[40];
-                        int n = snprintf(dt, sizeof(dt), "%.17g", x);
-                        if (gs_dec_parse(dt, (size_t)n, &dx) && inside(a, &dx))
-                                out |= GS_ACCEPT;
-                        else if (point(a))
-                                out |= GS_ACCEPT;
-                        else if (!a->lo_excl && !a->hi_excl)
-                                out |= GS_ACCEPT; /* equal to a bound as a double */
-                }
-        }
+        if (complete(p) && gs_dec_parse(text, len, &v) && inside(a, &v) && inside_double(a, &v))
+                out |= GS_ACCEPT;
         if (p->n_int == 0) { /* "" or "-" */
                 static const struct gs_dec zero;
                 struct gs_dec far = { .n = 1, .exp = 400, .d = "1" };
@@ -375,16 +458,17 @@ static unsigned check_decimal(const struct gs_number *a, const struct parts *p, 
                 lo.neg = p->neg;
                 if (p->n_exp >= 3)
                         return out | (out & GS_ACCEPT ? GS_VIABLE : 0);
-                while (next_exponent(p, &k, MAX_EXP)) {
+                while (next_exponent(p, &k, max_exp)) {
                         struct gs_dec up = scaled(lo, k), down = scaled(lo, -k);
-                        if ((!p->exp_neg && inside(a, &up)) || ((p->exp_neg || (!p->exp_sign && !p->n_exp)) && inside(a, &down)))
+                        if ((!p->exp_neg && inside(a, &up) && inside_double(a, &up)) ||
+                            ((p->exp_neg || (!p->exp_sign && !p->n_exp)) && inside(a, &down) && inside_double(a, &down)))
                                 return out | GS_VIABLE;
                 }
                 return out;
         }
         interval(p, &lo, &hi);
         if (p->n_frac || p->dot || p->ip[0] == '0') {
-                if ((p->n_frac < MAX_FRAC && meets(a, p->neg, lo, &hi)) || (one && some_scale(a, p->neg, &lo, &hi)))
+                if ((p->n_frac < MAX_FRAC && some_fraction(a, p->neg, &lo, &hi, MAX_FRAC)) || (one && some_scale(a, p->neg, &lo, &hi)))
                         out |= GS_VIABLE;
                 return out;
         }
@@ -404,6 +488,8 @@ unsigned gs_number_check(const struct gs_number *a, const char *text, size_t len
 
         if (a->step)
                 return gs_step_check(a, text, len, &(uint32_t){ 0 });
+        if (a->big)
+                return check_big(a, text, len, &(uint32_t){ 0 });
         if (!split(text, len, &p))
                 return 0;
         r = a->integer ? check_integer(a, &p, &(uint32_t){ 0 }) : check_decimal(a, &p, text, len);
@@ -427,7 +513,7 @@ static uint32_t decimal_need(const struct gs_number *a, const char *text, size_t
                         if (gs_number_check(a, from[i], at) & GS_ACCEPT)
                                 return more;
                 for (size_t i = 0; i < n; i++)
-                        for (const char *c = "1234567890.-"; *c && n_to < BEAM; c++) {
+                        for (const char *c = "1234567890.-e"; *c && n_to < BEAM; c++) {
                                 memcpy(to[n_to], from[i], at);
                                 to[n_to][at] = *c;
                                 n_to += (gs_number_check(a, to[n_to], at + 1) & GS_VIABLE) != 0;
@@ -447,6 +533,8 @@ uint32_t gs_number_need(const struct gs_number *a, const char *text, size_t len)
                         need = MIN(need, other + 1);
                 return need;
         }
+        if (a->big)
+                return check_big(a, text, len, &need) ? need : MAX_TEXT;
         if (!a->integer)
                 return decimal_need(a, text, len);
         if (!split(text, len, &p))
@@ -547,6 +635,8 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
         bool exact;
 
         *n = *proto;
+        n->lo_double = n->has_lo ? double_of(&n->lo) : 0;
+        n->hi_double = n->has_hi ? double_of(&n->hi) : 0;
         if (n->multiple)
                 n->integer = true;
         n->free = !n->has_lo && !n->has_hi && n->multiple <= 1 && !n->step;
@@ -554,6 +644,12 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
                 int c = gs_dec_cmp(&n->lo, &n->hi);
                 if (c > 0 || (c == 0 && (n->lo_excl || n->hi_excl)))
                         return NULL;
+        }
+        n->big = n->integer && !n->step && point(n) && n->lo.exp > 18;
+        if (n->big) {
+                if (n->lo.rounded || n->lo.exp > MAX_BIG)
+                        t_fail(g->c, "a whole number beyond 10^18 is supported as digits, at most %d of them", MAX_BIG);
+                return n->lo.n > n->lo.exp || (n->multiple && big_modulo(&n->lo, n->multiple)) ? NULL : n;
         }
         if (n->integer) {
                 if ((n->has_lo && !n->lo.neg && n->lo.exp > 18) || (n->has_hi && n->hi.neg && n->hi.exp > 18))

@@ -173,19 +173,27 @@ bool gs_get_size(struct gs *g, const json_t *s, const char *path, const char *ke
         return true;
 }
 
-static bool to_dec(const json_t *j, struct gs_dec *ret) {
+static bool to_dec(struct gs *g, const json_t *j, struct gs_dec *ret) {
+        const struct gs_big *big = gs_source_big(g->source, j);
         char text[64];
         int n = 0;
 
+        if (big)
+                return gs_dec_parse(big->digits, big->n, ret);
         if (json_is_integer(j))
                 n = snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(j));
+        else if (fabs(json_real_value(j)) < 1e18 && json_real_value(j) == floor(json_real_value(j)))
+                n = snprintf(text, sizeof(text), "%.0f", json_real_value(j)); /* as whole numbers compare with it */
         else
                 for (int prec = 0; prec < 17; prec++) { /* the shortest that reads back */
                         n = snprintf(text, sizeof(text), "%.*e", prec, json_real_value(j));
                         if (strtod(text, NULL) == json_real_value(j))
                                 break;
                 }
-        return gs_dec_parse(text, (size_t)n, ret);
+        if (!gs_dec_parse(text, (size_t)n, ret))
+                return false;
+        ret->rounded = json_is_real(j) && ret->exp > 18;
+        return true;
 }
 
 static bool get_dec(struct gs *g, const json_t *s, const char *path, const char *key, struct gs_dec *ret) {
@@ -193,7 +201,7 @@ static bool get_dec(struct gs *g, const json_t *s, const char *path, const char 
 
         if (!j)
                 return false;
-        if (!json_is_number(j) || !to_dec(j, ret))
+        if (!json_is_number(j) || !to_dec(g, j, ret))
                 t_fail(g->c, "must be a number");
         return true;
 }
@@ -228,7 +236,7 @@ static void number_alt(struct gs *g, const json_t *s, const char *path, bool int
                 if (m == floor(m) && m <= 1e9) {
                         n.multiple = (int64_t)m;
                         n.integer = true;
-                } else if (!to_dec(j, &d) || !gs_step_parse(&d, &n.step, &n.step_digits)) {
+                } else if (!to_dec(g, j, &d) || !gs_step_parse(&d, &n.step, &n.step_digits)) {
                         t_fail(g->c, "only whole numbers up to 10^9 are supported, and fractions of at most %d digits behind the point", GS_STEP_DIGITS);
                 }
         }
@@ -401,12 +409,10 @@ void gs_value_alts(struct gs *g, const json_t *v, struct gs_alts *ret) {
         case JSON_REAL: {
                 struct gs_number n = { .has_lo = true, .has_hi = true };
                 const struct gs_number *made;
-                if (!to_dec(v, &n.lo))
-                        t_fail(g->c, "a number is out of range");
+                if (!to_dec(g, v, &n.lo))
+                        t_fail(g->c, "a number has more than 64 digits");
                 n.hi = n.lo;
-                n.integer = n.lo.n <= n.lo.exp || n.lo.n == 0;
-                if (n.integer && n.lo.exp > 18)
-                        n.integer = false;
+                n.integer = (n.lo.n <= n.lo.exp || n.lo.n == 0) && !n.lo.rounded;
                 made = gs_number_new(g, &n);
                 if (!made)
                         return;
@@ -613,10 +619,11 @@ void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_a
         *ret = a;
 }
 
-void gs_compile(struct gs *g, struct t_ctx *c, const json_t *root) {
+void gs_compile(struct gs *g, struct t_ctx *c, const struct gs_source *source) {
+        const json_t *root = source->doc;
         struct gs_alts *any;
 
-        *g = (struct gs){ .c = c, .root = root };
+        *g = (struct gs){ .c = c, .source = source, .root = root };
         c->where = "/";
         node_of(g, NULL, "", UINT32_MAX, 1);
         node_of(g, NULL, "", UINT32_MAX, 2);

@@ -13,16 +13,29 @@
 
 #include "engine/text/gram_dfa.h"
 
-/* A decimal number, exact: 0.d1d2d3... * 10^exp; n 0 is zero. */
-struct gs_dec { bool neg; uint8_t n; int exp; char d[64]; };
+/* A schema's document. What it has of whole numbers beyond 64 bits are reals there; 'big' has their digits. */
+struct gs_big { const json_t *number; const char *digits; size_t n; };
+struct gs_source {
+        json_t *doc, *marked;
+        struct gs_big *big; size_t n_big;
+};
+/* -EBADMSG: *ret_error says why it is no JSON; -ENOMEM. Freed by the caller in any case. */
+int gs_source_read(struct gs_source *s, const char *text, size_t n, json_error_t *ret_error);
+const struct gs_big *gs_source_big(const struct gs_source *s, const json_t *number); /* NULL: it is none */
+void gs_source_free(struct gs_source *s);
+
+/* A decimal number, exact: 0.d1d2d3... * 10^exp; n 0 is zero. 'rounded': the shortest that reads back as a double beyond 10^18 does. */
+struct gs_dec { bool neg, rounded; uint8_t n; int exp; char d[64]; };
 bool gs_dec_parse(const char *p, size_t n, struct gs_dec *ret);
 int gs_dec_cmp(const struct gs_dec *a, const struct gs_dec *b);
 
 struct gs_number {
         bool integer;
         bool free;                 /* no bounds, no multiple: no arithmetic needed */
+        bool big;                  /* one whole number beyond 10^18 */
         bool has_lo, has_hi, lo_excl, hi_excl;
         struct gs_dec lo, hi;
+        double lo_double, hi_double;
         int64_t multiple;          /* 0: none; then integer is set */
         int64_t step; uint8_t step_digits; /* a multiple of step / 10^step_digits; 0: none */
         int64_t ilo, ihi;          /* for integers: inclusive, within +-10^18, where has_lo, has_hi */
@@ -99,6 +112,7 @@ struct gs_node {
 };
 struct gs {
         struct t_ctx *c;
+        const struct gs_source *source;
         const json_t *root;
         struct gs_node **node;
         size_t n_node, cap_node;
@@ -111,7 +125,7 @@ struct gs {
 enum { GS_ANY_NODE = 0, GS_NONE_NODE = 1, GS_ROOT_NODE = 2 };
 
 /* Fails by t_fail with c->where set to the keyword's path. */
-void gs_compile(struct gs *g, struct t_ctx *c, const json_t *root);
+void gs_compile(struct gs *g, struct t_ctx *c, const struct gs_source *source);
 
 /* ---- between the files ---- */
 uint32_t gs_schema_node(struct gs *g, const json_t *schema, const char *path);

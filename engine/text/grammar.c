@@ -46,14 +46,12 @@ static int compile(const char *src, size_t n, bool gbnf, struct grammar **ret, s
                                .code = HEARTH_E_grammar_invalid };
         if (!gbnf) {
                 json_error_t je;
-                g->doc = json_loadb(src, n, JSON_DECODE_ANY, &je);
-                /* The bound of a 64-bit unsigned, say: as a real it is as good as the bounds here get. */
-                if (!g->doc && json_error_code(&je) == json_error_numeric_overflow)
-                        g->doc = json_loadb(src, n, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &je);
-                if (!g->doc) {
+                r = gs_source_read(&g->source, src, n, &je);
+                if (r < 0) {
                         grammar_free(g);
-                        return h_error_set(err, HEARTH_E_grammar_invalid, "the schema is not JSON: line %d, column %d: %s", je.line,
-                                           je.column, je.text);
+                        return r == -EBADMSG ? h_error_set(err, HEARTH_E_grammar_invalid, "the schema is not JSON: line %d, column %d: %s", je.line,
+                                                           je.column, je.text)
+                                             : r;
                 }
         }
         if (setjmp(g->c.jmp)) {
@@ -64,7 +62,7 @@ static int compile(const char *src, size_t n, bool gbnf, struct grammar **ret, s
         if (gbnf)
                 gbnf_parse(g, src, n);
         else
-                gs_compile(&g->schema, &g->c, g->doc);
+                gs_compile(&g->schema, &g->c, &g->source);
         if (gbnf)
                 gn_rules(g);
         else
@@ -85,7 +83,7 @@ int grammar_from_gbnf(const char *src, size_t n, struct grammar **ret, struct h_
 struct grammar *grammar_free(struct grammar *g) {
         if (g) {
                 t_ctx_release(&g->c);
-                json_decref(g->doc);
+                gs_source_free(&g->source);
                 free(g);
         }
         return NULL;

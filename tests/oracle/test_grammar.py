@@ -31,6 +31,15 @@ SCHEMAS = [
     {"type": "object", "patternProperties": {"^x": {"type": "array", "items": STR, "contains": {"type": "null"}}, "^y": INT}, "additionalProperties": False},
     {"type": "object", "properties": {"\"\\": {"const": "\r"}}, "required": ["\"\\"], "additionalProperties": False}, {"const": {"a": {"b": [1, 2]}}},
     {"enum": [0, -1, 1e3, 100, 12.25]}, {"const": 0.1},
+    # whole numbers beyond 10^18 and beyond 64 bits, exactly; others in the same document stay exact, too
+    {"enum": [1234567890123456789, 5, -3]}, {"enum": [10**19, 12345678901234567890, 7]}, {"const": -12345678901234567890}, {"const": 10**18}, {"const": 10**18 + 1}, {"enum": [10**59 + 7, 0.5]},
+    {"const": 9223372036854775807}, {"const": -9223372036854775808}, {"type": "integer", "enum": [12345678901234567890, 9007199254740993]}, {"const": 5.7646075230342355e17},
+    {"type": "integer", "multipleOf": 3, "enum": [12345678901234567890, 12345678901234567891, 3]}, {"enum": [12345678901234567890, 1, "x"], "not": {"const": 12345678901234567890}},
+    {"enum": [[12345678901234567890, {"a": -98765432109876543210}], 12345678901234567891234, "\"12345678901234567890\\"]}, {"x-note": 99999999999999999999, "const": {"a": 9007199254740993}},
+    {"type": "array", "items": {"enum": [12345678901234567890, 12345678901234567891]}, "uniqueItems": True}, {"type": "number", "not": {"const": 12345678901234567890}},
+    # between bounds that only an exponent reaches, or whose doubles are the bounds
+    {"const": 1e-30}, {"const": 5e-324}, {"type": "number", "minimum": 1e-30, "maximum": 2e-30}, {"type": "number", "minimum": -3e-26, "exclusiveMaximum": -1e-26},
+    {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-25}, {"type": "number", "exclusiveMinimum": 0.1, "maximum": 0.10000000000000005},
     {"type": "integer", "minimum": 0}, {"type": "integer", "minimum": -5, "maximum": 17}, {"type": "integer", "exclusiveMinimum": 9, "maximum": 1000},
     {"type": "integer", "multipleOf": 7, "minimum": 10, "maximum": 300}, {"type": "integer", "multipleOf": 25}, {"type": "integer", "maximum": -3},
     {"type": "integer", "minimum": 1.5, "maximum": 4.5}, {"type": "integer", "minimum": 123456789012, "maximum": 123456789099},
@@ -150,7 +159,8 @@ REFUSED = [
     (False, "/: no value satisfies"), ({"enum": []}, "/: no value satisfies"), ({"allOf": [STR, INT]}, "/: no value satisfies"),
     ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "/: no value satisfies"),
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "/: no value satisfies"),
-    ({"type": "integer", "minimum": 1e25}, "/: whole numbers beyond 10^18"), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
+    ({"type": "integer", "minimum": 1e25}, "/: whole numbers beyond 10^18"), ({"type": "integer", "enum": [1e25]}, "/enum: a whole number beyond 10^18 is supported as digits, at most 60"),
+    ({"enum": [10**60]}, "/enum: a whole number beyond 10^18 is supported as digits, at most 60"), ({"enum": [10**70]}, "/enum: a number has more than 64 digits"), ({"type": "integer", "not": {"const": 12345678901234567890}}, "/not: whole numbers beyond 10^18"), ({"properties": {"a": 5}}, "/properties/a: a schema must be"), ({"anyOf": []}, "/anyOf: must be an array"),
     ({"type": "object", "required": [1]}, "/required: must be an array of names"),
 ]
 NUMBERS = [
@@ -159,6 +169,8 @@ NUMBERS = [
     (INT, ["0", "-7", "12345678901234567890"], ["1.0", "1e5", "1E2", "-3.00", "5e0", "01"]),
     ({"type": "integer", "minimum": 1, "maximum": 9}, ["5"], ["5.0", "5e0"]), ({"type": "number", "multipleOf": 5}, ["15"], ["15.0", "1.5e1"]),
     ({"const": 5}, ["5"], ["5.0", "5e0"]), ({"const": 5.0}, ["5"], ["5.0"]), ({"enum": [2.5, 1]}, ["2.5", "2.5e0", "1"], ["2.50", "2.500000", "1.0"]),
+    ({"const": 1e25}, ["1e25", "1E+25"], ["1.0e25", "10000000000000000000000000", "10000000000000000905969664", "10e24", "1"]), ({"const": -1.2345e300}, ["-1.2345e300"], ["-12345e296", "1.2345e300"]),
+    ({"const": 1e18}, ["1e18"], ["1"]), ({"const": 1.7976931348623157e308}, ["1.7976931348623157e308"], ["1.8e308"]), ({"type": "number", "exclusiveMinimum": 0.1}, ["0.10000000000000002"], ["0.10000000000000000000001", "0.1"]),
     ({"const": 1e-7}, ["1e-07", "1e-7", "0.0000001"], ["0.00000010"]), ({"type": "number"}, ["1.0", "1e5", "2.50"], []),
 ]
 GBNF = [
