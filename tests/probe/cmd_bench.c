@@ -2,7 +2,8 @@
 /*
  * bench: tokens per second with fixed tokens and no sampling, medians of
  * --repeat runs after one that isn't counted. 'depth' tokens are in the cache
- * before prefill and decode are timed; 'batch' sequences decode side by side.
+ * before prefill and decode are timed; 'batch' sequences decode side by side,
+ * each with tokens of its own ("different": as many at every position).
  * --halves: prompts of half the length are timed too, of a quarter and so on.
  */
 #include <string.h>
@@ -15,12 +16,13 @@
 struct bench {
         const struct options *o;
         struct probe *p;
-        uint32_t *ids;   /* enough for depth + prefill */
+        uint32_t *ids, n_ids; /* [batch][n_ids], by own_tokens(); enough for depth, prefill or decode */
         eng_seq *seq;    /* [batch] */
         struct eng_item *items;
         struct eng_result *res;
         double begin, finish; /* seconds of this thread's CPU time in the two halves of decoding's steps, over so many */
         uint64_t steps;
+        uint32_t different; /* tokens among the sequences of a step */
 };
 
 static int double_compare(const void *a, const void *b) {
@@ -32,6 +34,8 @@ static double median(double *v, uint32_t n) {
         qsort(v, n, sizeof(*v), double_compare);
         return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
+
+static const uint32_t *ids_of(const struct bench *b, uint32_t place) { return b->ids + (size_t)place * b->n_ids; }
 
 static int new_sequences(struct bench *b, uint32_t n) {
         for (uint32_t i = 0; i < n; i++)
@@ -51,7 +55,7 @@ static int ignore_row(void *ud, uint32_t pos, const float *logits) {
 static int fill_depth(struct bench *b, uint32_t n) {
         int r = 0;
         for (uint32_t i = 0; r == 0 && b->o->depth && i < n; i++)
-                r = feed(b->p, b->o, b->seq[i], b->ids, b->o->depth, ENG_ROLE_PROMPT, false, ignore_row, NULL);
+                r = feed(b->p, b->o, b->seq[i], ids_of(b, i), b->o->depth, ENG_ROLE_PROMPT, false, ignore_row, NULL);
         return r;
 }
 
@@ -103,7 +107,7 @@ static int decode_step(struct bench *b, uint32_t step, uint32_t n, bool ahead) {
 
         if (step < b->o->decode) {
                 for (uint32_t i = 0; i < n; i++)
-                        b->items[i] = (struct eng_item){ .seq = b->seq[i], .tokens = &b->ids[step % 64], .n = 1,
+                        b->items[i] = (struct eng_item){ .seq = b->seq[i], .tokens = ids_of(b, i) + step % 64, .n = 1,
                                                          .role = ENG_ROLE_GENERATED, .sampling = &greedy,
                                                          .want = ahead ? ENG_WANT_SAMPLE : ENG_WANT_LOGITS_LAST };
                 r = eng_step_begin(b->p->context, b->items, n, &err);
@@ -129,6 +133,7 @@ static int time_decode(struct bench *b, double *ret) {
                 r = decode_step(b, step, n, ahead);
         *ret = (double)b->o->decode * n / (now_seconds() - t0);
         b->steps += b->o->decode;
+        b->different = r == 0 ? count_different(b->p, b->seq, n) : 0;
         drop_sequences(b, n);
         return r;
 }
@@ -187,16 +192,16 @@ static void report(const struct bench *b, const struct eng_memory *mem, double p
 
         if (o->json)
                 printf("{\"model\": \"%s\", \"type\": \"%s\", \"device\": \"%s\", \"prefill\": %u, \"decode\": %u, "
-                       "\"depth\": %u, \"batch\": %u, \"repeat\": %u, \"prefill_tok_s\": %.2f, \"decode_tok_s\": %.2f, "
+                       "\"depth\": %u, \"batch\": %u, \"different\": %u, \"repeat\": %u, \"prefill_tok_s\": %.2f, \"decode_tok_s\": %.2f, "
                        "\"load_s\": %.3f, \"peak_bytes\": %llu, \"planned_bytes\": %llu, \"cpu_us_per_step\": %.2f, "
                        "\"cpu_us_begin\": %.2f, \"cpu_us_finish\": %.2f}\n",
                        info->name, info->type, eng_device_describe(p->device), o->prefill, o->decode, o->depth,
-                       o->batch, o->repeat, pre, dec, p->load_seconds, (unsigned long long)peak_bytes(),
+                       o->batch, b->different, o->repeat, pre, dec, p->load_seconds, (unsigned long long)peak_bytes(),
                        (unsigned long long)mem->total, begin_us + finish_us, begin_us, finish_us);
         else
-                printf("%s %s, %s\nprefill %u at depth %u: %.1f tok/s\ndecode %u at depth %u, batch %u: %.1f tok/s\n"
+                printf("%s %s, %s\nprefill %u at depth %u: %.1f tok/s\ndecode %u at depth %u, batch %u (%u different tokens a step): %.1f tok/s\n"
                        "cpu_us_per_step %.2f (this thread, mean of %llu; %.2f until the step is queued, %.2f waiting for one and reading it)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
-                       eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, dec,
+                       eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, b->different, dec,
                        begin_us + finish_us, (unsigned long long)b->steps, begin_us, finish_us, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
                        (double)mem->graphs / 1e6);
         if (!o->json)
@@ -204,11 +209,11 @@ static void report(const struct bench *b, const struct eng_memory *mem, double p
 }
 
 int cmd_bench(const struct options *o) {
-        uint32_t n_ids = MAX(MAX(o->depth, o->prefill), 64u), n_vocab, rows = o->chunk ? o->chunk : 512;
+        uint32_t n_ids = MAX(MAX(o->depth, o->prefill), 64u), rows = o->chunk ? o->chunk : 512;
         struct eng_limits l = { .n_places = MAX(o->batch, 1u), .n_ctx = o->depth + MAX(MAX(o->prefill, o->decode), 1u),
                                 .n_rows = MAX(rows, o->batch), .kv = o->kv, .ahead = true };
         struct probe p = { 0 };
-        struct bench b = { .o = o, .p = &p };
+        struct bench b = { .o = o, .p = &p, .n_ids = n_ids };
         struct eng_memory mem = { 0 };
         double pre = 0, dec = 0;
         int r;
@@ -217,16 +222,15 @@ int cmd_bench(const struct options *o) {
         r = probe_open_for(o, &l, &p);
         if (r)
                 return r;
-        n_vocab = eng_model_info(p.model)->n_vocab;
         r = probe_context(&p, &l);
-        b.ids = h_new0(uint32_t, n_ids);
+        b.ids = h_new0(uint32_t, (size_t)l.n_places * n_ids);
         b.seq = h_new0(eng_seq, l.n_places);
         b.items = h_new0(struct eng_item, l.n_places);
         b.res = h_new0(struct eng_result, l.n_places);
         if (r == 0 && (!b.ids || !b.seq || !b.items || !b.res))
                 r = 71;
-        for (uint32_t i = 0; r == 0 && i < n_ids; i++)
-                b.ids[i] = (uint32_t)((i * 2654435761u + 12345u) % n_vocab);
+        if (r == 0)
+                own_tokens(eng_model_info(p.model)->n_vocab, l.n_places, n_ids, b.ids);
         if (r == 0)
                 r = run(&b, &pre, &dec);
         if (r == 0) {

@@ -3,7 +3,8 @@
  * suite: one model's figures, a JSON line each as soon as it is there, so that a
  * run that is cut short has given what it measured: memory by kind, prefill of 512
  * and 2,048, decode alone at depth 0 and 8,192 (less if the model's context ends
- * before: the line has the depth), decode of 4, 8, 16 and 32 sequences.
+ * before: the line has the depth), decode of 4, 8, 16 and 32 sequences, each with
+ * tokens of its own ("different": as many at every position).
  * tests/bench/synth/run asks for it; medians of --repeat runs after one to warm up.
  */
 #include <string.h>
@@ -16,7 +17,7 @@ enum { MAX_BATCH = 32, MAX_REPEAT = 64, CHUNK = 2048, WARM = 8 };
 struct suite {
         const struct options *o;
         struct probe *p;
-        uint32_t *ids, n_ids;
+        uint32_t *ids, n_ids; /* [MAX_BATCH][n_ids], by own_tokens() */
         eng_seq seq[MAX_BATCH];
         struct eng_item item[MAX_BATCH];
         struct eng_result res[MAX_BATCH];
@@ -26,6 +27,8 @@ static int double_compare(const void *a, const void *b) {
         double x = *(const double *)a, y = *(const double *)b;
         return (x > y) - (x < y);
 }
+
+static const uint32_t *ids_of(const struct suite *s, uint32_t place) { return s->ids + (size_t)place * s->n_ids; }
 
 static int no_row(void *ud, uint32_t pos, const float *logits) { return 0; }
 
@@ -39,7 +42,7 @@ static int fill(struct suite *s, uint32_t places, uint32_t n, double *ret_second
                         return 70;
         t0 = now_seconds();
         for (uint32_t i = 0; r == 0 && n && i < places; i++)
-                r = feed(s->p, s->o, s->seq[i], s->ids, n, ENG_ROLE_PROMPT, false, no_row, NULL);
+                r = feed(s->p, s->o, s->seq[i], ids_of(s, i), n, ENG_ROLE_PROMPT, false, no_row, NULL);
         if (ret_seconds)
                 *ret_seconds = now_seconds() - t0;
         return r;
@@ -56,10 +59,9 @@ static int steps(struct suite *s, uint32_t places, uint32_t n, double *ret_secon
 
         for (uint32_t k = 0; r == 0 && k < n; k++) {
                 struct h_error err = { 0 };
-                uint32_t token = s->ids[k % s->n_ids];
                 for (uint32_t i = 0; i < places; i++)
-                        s->item[i] = (struct eng_item){ .seq = s->seq[i], .tokens = &token, .n = 1, .role = ENG_ROLE_GENERATED,
-                                                        .want = ENG_WANT_LOGITS_LAST };
+                        s->item[i] = (struct eng_item){ .seq = s->seq[i], .tokens = ids_of(s, i) + k % s->n_ids, .n = 1,
+                                                        .role = ENG_ROLE_GENERATED, .want = ENG_WANT_LOGITS_LAST };
                 r = eng_step(s->p->context, s->item, places, s->res, &err);
                 if (r != 0)
                         r = probe_fail(&err, r);
@@ -68,10 +70,11 @@ static int steps(struct suite *s, uint32_t places, uint32_t n, double *ret_secon
         return r;
 }
 
-static void print(const char *what, uint32_t n, double tokens, double *seconds, uint32_t k) {
+static void print(const char *what, uint32_t n, double tokens, double *seconds, uint32_t k, uint32_t different) {
         qsort(seconds, k, sizeof(*seconds), double_compare);
-        printf("{\"what\": \"%s\", \"n\": %u, \"tok_s\": %.2f, \"slowest\": %.2f, \"fastest\": %.2f}\n", what, n,
-               tokens / (k % 2 ? seconds[k / 2] : (seconds[k / 2 - 1] + seconds[k / 2]) / 2), tokens / seconds[k - 1], tokens / seconds[0]);
+        printf("{\"what\": \"%s\", \"n\": %u, \"tok_s\": %.2f, \"slowest\": %.2f, \"fastest\": %.2f, \"different\": %u}\n", what, n,
+               tokens / (k % 2 ? seconds[k / 2] : (seconds[k / 2 - 1] + seconds[k / 2]) / 2), tokens / seconds[k - 1], tokens / seconds[0],
+               different);
         fflush(stdout);
 }
 
@@ -87,22 +90,24 @@ static int prefill(struct suite *s, uint32_t n) {
                 drop(s, 1);
         }
         if (r == 0)
-                print("prefill", n, n, t, repeats(s));
+                print("prefill", n, n, t, repeats(s), 1);
         return r;
 }
 
 /* The first run warms up (graphs are made when a step comes again). */
 static int decode(struct suite *s, const char *what, uint32_t n, uint32_t places, uint32_t depth) {
         double t[MAX_REPEAT], warm;
+        uint32_t different;
         int r = fill(s, places, depth, NULL);
 
         if (r == 0)
                 r = steps(s, places, MIN(s->o->decode, (uint32_t)WARM), &warm);
         for (uint32_t i = 0; r == 0 && i < repeats(s); i++)
                 r = steps(s, places, s->o->decode, &t[i]);
+        different = r == 0 ? count_different(s->p, s->seq, places) : 0;
         drop(s, places);
         if (r == 0)
-                print(what, n, (double)places * s->o->decode, t, repeats(s));
+                print(what, n, (double)places * s->o->decode, t, repeats(s), different);
         return r;
 }
 
@@ -141,10 +146,10 @@ int cmd_suite(const struct options *o) {
         if (info->n_ctx_train > room)
                 depth = MIN(depth, info->n_ctx_train - room);
         s.n_ids = MAX(depth, 2048u);
-        s.ids = h_new0(uint32_t, s.n_ids);
+        s.ids = h_new0(uint32_t, (size_t)MAX_BATCH * s.n_ids);
         r = s.ids ? 0 : 71;
-        for (uint32_t i = 0; r == 0 && i < s.n_ids; i++)
-                s.ids[i] = (uint32_t)((i * 2654435761u + 12345u) % info->n_vocab);
+        if (r == 0)
+                own_tokens(info->n_vocab, MAX_BATCH, s.n_ids, s.ids);
         if (r == 0)
                 printf("{\"what\": \"model\", \"name\": \"%s\", \"type\": \"%s\", \"device\": \"%s\", \"load_s\": %.3f, \"bytes\": %llu}\n", info->name,
                        info->type, eng_device_describe(p.device), p.load_seconds, (unsigned long long)info->bytes);

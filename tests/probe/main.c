@@ -15,8 +15,10 @@ static const struct { const char *name; int (*run)(const struct options *); cons
         { "detokenize", cmd_detokenize, "--model F --jsonl F" },
         { "render", cmd_render, "--template F --jsonl F" },
         { "dequant", cmd_dequant, "--type T --in F --out F.f32" },
-        { "bench", cmd_bench, "--model F [--prefill 512] [--decode 128] [--depth 0] [--batch 1] [--repeat 3] [--halves] [--json]" },
-        { "suite", cmd_suite, "--model F [--decode 128] [--depth 8192, or what its context has] [--repeat 3]: a model's figures, a JSON line each" },
+        { "bench", cmd_bench, "--model F [--prefill 512] [--decode 128] [--depth 0] [--batch 1] [--repeat 3] [--halves] [--json]; each sequence\n"
+          "              of a batch has tokens of its own, the same ones in every run" },
+        { "suite", cmd_suite, "--model F [--decode 128] [--depth 8192, or what its context has] [--repeat 3]: a model's figures, a JSON line each;\n"
+          "              tokens as in bench" },
         { "mtp", cmd_mtp, "--model F --tokens 1,2,3 --out F.npy" },
         { "embed", cmd_embed, "--model F --tokens 1,2,3 --out F.npy [--normalize]" },
         { "generate", cmd_generate, "--model F --in TEXT [--n 64]: the text continued greedily, on stdout" },

@@ -74,6 +74,14 @@ int npy_close(struct npy *n);
 typedef int (*row_fn)(void *ud, uint32_t pos, const float *logits);
 int feed(struct probe *p, const struct options *o, eng_seq s, const uint32_t *ids, uint32_t n, enum eng_role role,
          bool all, row_fn fn, void *ud);
+/*
+ * What a measurement feeds to the sequences of a batch, [n_seq][n]: fixed tokens, so that two programs do the same work, and
+ * at every position another one for each sequence (as far as the vocabulary goes). With the same tokens all rows of a mixture
+ * choose the same experts, and a batch reads no more of them than one row: a figure that no server of several users has.
+ */
+void own_tokens(uint32_t n_vocab, uint32_t n_seq, uint32_t n, uint32_t *ret);
+/* The smallest number of different tokens that the engine has of these sequences at a position that all of them have. */
+uint32_t count_different(const struct probe *p, const eng_seq *s, uint32_t n);
 /* A row_fn whose ud is a struct greedy: id becomes the token with the largest logit. */
 struct greedy {
         uint32_t n_vocab, id;

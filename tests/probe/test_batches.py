@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measured batches feed each sequence tokens of its own: prompts and steps, bench and suite, mixtures of experts in small, on the CPU.
+
+usage: test_batches.py HEARTH_PROBE
+
+With the same token in every row all rows choose the same experts, and a batch reads no more of them than one row. What the
+program says ("different") is counted in the engine's own history of the sequences, over all their positions.
+"""
+import json
+import subprocess
+import sys
+
+
+def main():
+    probe = sys.argv[1]
+    failed = 0
+
+    def run(command, model, *options):
+        p = subprocess.run([probe, command, "--model", "synth:%s:tiny" % model, "--threads", "1", "--repeat", "1", *options],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+        return [json.loads(line) for line in p.stdout.splitlines()] if p.returncode == 0 else [{"status": p.returncode, "text": p.stderr}]
+
+    def expect(ok, *text):
+        nonlocal failed
+        if not ok:
+            failed += 1
+            print("FAIL", *text)
+
+    for model in ("qwen3-30b-a3b:q4_k", "gpt-oss-20b:mxfp4"):
+        for batch in (1, 6, 32):
+            f = run("bench", model, "--json", "--prefill", "0", "--depth", "5", "--decode", "70", "--batch", str(batch))[0]
+            expect(f.get("different") == batch and f.get("decode_tok_s", 0) > 0, model, "bench, batch", batch, f)
+        figures = run("suite", model, "--depth", "16", "--decode", "3")
+        got = [(f["n"], f["different"]) for f in figures if f.get("what") == "batch"]
+        expect(got == [(n, n) for n in (4, 8, 16, 32)], model, "suite", got or figures)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
