@@ -18,12 +18,12 @@ RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
 PROBE = r"""#!/bin/sh
 [ $# = 0 ] && { echo "usage: --gpu-layers N"; exit 64; }
 echo "$*" >>"%(log)s"
-case "$*" in *bitnet*) echo '{"what": "decode", "n": 3888, "tok_s": 40.0, "slowest": 39, "fastest": 41}';; *mistral-7b*) echo "out of luck" >&2; exit 70;; *qwen3-8b*) [ -e "%(mark)s" ] || { : >"%(mark)s"; exec sleep 20; };; esac
+case "$*" in *bitnet*) echo '{"what": "decode", "n": 3888, "tok_s": 40.0, "slowest": 39, "fastest": 41, "different": 1}';; *mistral-7b*) echo "out of luck" >&2; exit 70;; *qwen3-8b*) [ -e "%(mark)s" ] || { : >"%(mark)s"; exec sleep 20; };; esac
 echo '{"what": "model", "name": "x", "type": "y", "device": "A card", "load_s": 1, "bytes": 1}'
 echo '{"what": "memory", "places": 1, "n_ctx": 8192, "weights": 4000000000, "kv": 819200000, "state": 0, "draft": 0, "workspace": 5, "graphs": 0, "context": 0, "total": 6}'
-echo '{"what": "decode", "n": 0, "tok_s": 100.0, "slowest": 99, "fastest": 101}'
-echo '{"what": "prefill", "n": 512, "tok_s": 5000.0, "slowest": 4999, "fastest": 5001}'
-echo '{"what": "batch", "n": 8, "tok_s": 700.0, "slowest": 690, "fastest": 710}'
+echo '{"what": "decode", "n": 0, "tok_s": 100.0, "slowest": 99, "fastest": 101, "different": 1}'
+echo '{"what": "prefill", "n": 512, "tok_s": 5000.0, "slowest": 4999, "fastest": 5001, "different": 1}'
+echo '{"what": "batch", "n": 8, "tok_s": 700.0, "slowest": 690, "fastest": 710, "different": 8}'
 """
 
 
@@ -61,6 +61,8 @@ def main():
         # 4.22 GB a token at 100 tok/s of 4,280 GB/s
         expect(rc == 0 and len(calls) == 1 and "100 (10%); peer 339" in out and "5000" in out and "700 (9%)" in out and "4.00, 0.82" in out,
                "figures: %d, %r" % (rc, out))
+        with open(os.path.join(build, "synth-results.json")) as f:
+            expect(json.load(f)["entries"]["llama-3.1-8b q4_0 gpu"]["different"].get("batch 8") == 8, "how many tokens of a batch differ is kept")
         rc, out, calls = run("--only", "llama-3.1-8b:q4_0", "--only", "llama-3.1-8b:q8_0")
         expect(rc == 0 and len(calls) == 1 and "q8_0" in calls[0] and "--turn " in calls[0], "resumed: %d, %r" % (rc, calls))
         rc, out, calls = run("--only", "mistral-7b")
