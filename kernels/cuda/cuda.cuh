@@ -187,6 +187,7 @@ struct cuda_dev {
         float *s_attn;      /* partial results of KV splits */
         size_t s_attn_bytes;
         uint32_t *s_ended;  /* [CUDA_ENDED] counts of splits done, 0 between launches */
+        float *squares;     /* norm.cuh: of the groups of the row that a product added to, until the next product does */
         float *s_row;       /* [max_rows][max_cols] floats */
         uint8_t *s_dequant; /* decoded weights, a slice at a time */
         size_t s_dequant_bytes;
@@ -332,9 +333,12 @@ int cuda_run_norm(struct cuda_dev *, const struct dbatch *, const struct cmd_nor
 struct linear_with {
         const struct cmd_glu *glu;   /* the next command, or NULL */
         const struct cmd_norm *add;  /* the next command, if it adds the product to its x, or NULL */
-        bool glu_done, add_done;
+        const struct cmd_norm *norm; /* the command before, not yet run, whose x's squares are in d->squares, or NULL: cuda_linear_norms() */
+        bool glu_done, add_done, squares_done; /* squares: d->squares has those of what was added to */
 };
 int cuda_run_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_linear *, struct linear_with *);
+/* The product can make this norm, of what its command says but for the addition. */
+bool cuda_linear_norms(const struct cuda_dev *, const struct cmd_linear *, const struct cmd_norm *);
 int cuda_run_head_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_head_linear *);
 int cuda_run_glu(struct cuda_dev *, const struct dbatch *, const struct cmd_glu *);
 int cuda_run_qkv(struct cuda_dev *, const struct dbatch *, const struct cmd_qkv *);
@@ -368,16 +372,27 @@ struct jobs {
         size_t y_job;
 };
 
+/* A norm of one row that the product behind it makes (norm.cuh). */
+struct norm_in {
+        const float *x, *squares, *w; /* squares: [norm_groups(cols)]; w may be NULL */
+        float *out;                   /* also written, as is the image: others may read them */
+        uint8_t *image;
+        uint32_t cols, kind;
+        float eps, scale;
+};
 struct matvec_with {
         float *add_to;               /* [][rows]: rows of y, add_scale times, are added here too */
         float add_scale;
+        float *squares;              /* one column: of the groups of add_to's row, or NULL */
+        const struct norm_in *norm;  /* one column: the image is not there yet but of this, or NULL */
 };
-/* D: y = scale * W x + bias from D images; all types with planes. with: may be NULL. */
+/* D: y = scale * W x + bias from D images; all types with planes. with: may be NULL. 1: not with squares or a norm. */
 int cuda_matvec(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
                 const struct jobs *, const struct matvec_with *with);
 /*
  * The same of a gate and of up, then GLU: rows of h and, unless slots is NULL, their D images; row and slot are the column's
- * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). 1: not these matrices.
+ * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). norm: as in matvec_with.
+ * 1: not these matrices, or not with a norm.
  */
 struct glu_out {
         uint32_t act;
@@ -386,7 +401,7 @@ struct glu_out {
         struct image image;
 };
 int cuda_matvec_glu(struct cuda_dev *, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
-                    const struct jobs *, const struct glu_out *to);
+                    const struct jobs *, const struct norm_in *norm, const struct glu_out *to);
 /* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. */
 struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
 int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/norm.cuh"
 
 /*
  * The crumbs' place is in the kernels' own constants, of which a process has one set: devices that are open at once share it,
@@ -127,6 +127,7 @@ static void dev_close(struct k_dev *kd) {
         cuda_memory_close(d);
         cudaFree(d->stage_dev);
         cudaFree(d->rope_dev);
+        cudaFree(d->squares);
         crumbs_give(d);
         for (int i = 0; i < CUDA_MAX_SCRATCH; i++)
                 cudaFree(d->scratch[i].mem);
@@ -153,6 +154,7 @@ static int dev_init(struct cuda_dev *d) {
         /* One table more than there are: moe_counters(), zero between launches. */
         CUDA_TRY(d, cudaMalloc((void **)&d->rope_dev, sizeof(double) * (CUDA_ROPE_MAX + 1) * (CUDA_ROPE_DIMS / 2)), "rope tables");
         CUDA_TRY(d, cudaMemset(d->rope_dev + CUDA_ROPE_MAX * (CUDA_ROPE_DIMS / 2), 0, sizeof(double) * (CUDA_ROPE_DIMS / 2)), "counters");
+        CUDA_TRY(d, cudaMalloc((void **)&d->squares, norm_groups(NORM_COLS) * sizeof(float)), "norm");
         int r = crumbs_take(d);
         if (r == 0)
                 r = cuda_tables_dequant(d);

@@ -10,7 +10,7 @@
  */
 #include <errno.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/norm.cuh"
 
 CUDA_FAMILY(linear)
 
@@ -116,21 +116,49 @@ static bool linear_adds(const struct cuda_dev *d, const struct cmd_linear *c, co
                n->n == c->n_rows && n->x.cols == c->out[0].w.rows && c->out[0].y_stride == n->x.cols;
 }
 
+/* Both in memory: [a, a + n) and [b, b + m). */
+static bool apart(const float *a, size_t n, const float *b, size_t m) {
+        return (uintptr_t)(a + n) <= (uintptr_t)b || (uintptr_t)(b + m) <= (uintptr_t)a;
+}
+
+/*
+ * One row of role D, read where the norm writes it, and by at least one matrix in planes: the first launch leaves it in
+ * memory for the others. While it does, no block may write what others of its blocks read: the norm's x.
+ */
+bool cuda_linear_norms(const struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_norm *n) {
+        bool planes = false;
+
+        if (d->exact || c->n_rows != 1 || c->n_d != 1 || c->row0 || c->gather || c->make_image || !c->x.image || c->x.f != n->out.f ||
+            c->x.q != n->out.q || c->x.cols != n->out.cols)
+                return false;
+        if (n->n != 1 || n->n_d != 1 || n->gather || n->kind == K_NORM_LAYER || n->b || !n->has_out || !n->write_image || n->out_col ||
+            n->out.cols != n->x.cols || !norm_whole(n) || !apart(n->out.f, n->x.cols, n->x.f, n->x.cols))
+                return false;
+        for (uint32_t i = 0; i < c->n_out; i++) {
+                planes |= c->out[i].w.layout == K_LAYOUT_CUDA;
+                if (!apart(c->out[i].y, c->out[i].w.rows, n->x.f, n->x.cols))
+                        return false;
+        }
+        return planes;
+}
+
 /* gate and up whose GLU is the next command: neither is ever written. 1: they run by themselves. */
-static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_glu *g, const uint8_t *image, uint32_t kpad) {
+static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_glu *g, const struct norm_in *norm, const uint8_t *image,
+                      uint32_t kpad) {
         const struct linear_out *gate = &c->out[0], *up = &c->out[1];
 
         if (!g || c->n_out != 2 || !linear_plain_d(d, c) || g->a.n != c->n_rows || g->n_d != c->n_rows || g->a.gate != gate->y ||
-            g->a.up != up->y || g->a.gate_stride != gate->y_stride || g->a.up_stride != up->y_stride || g->out.cols != gate->w.rows)
+            g->a.up != up->y || g->a.gate_stride != gate->y_stride || g->a.up_stride != up->y_stride || g->out.cols != gate->w.rows ||
+            (norm && !apart(g->out.f, g->out.cols, norm->x, norm->cols)))
                 return 1;
         struct jobs j = {};
         j.n = c->n_d;
         struct glu_out to = {(uint32_t)g->a.act, g->a.alpha, g->a.limit, g->out.f,
                              {g->write_image ? g->out.q : NULL, kpad_of(g->out.cols), g->n_d}};
-        return cuda_matvec_glu(d, gate, up, image, kpad, &j, &to);
+        return cuda_matvec_glu(d, gate, up, image, kpad, &j, norm, &to);
 }
 
-int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_linear *c, struct linear_with *lw) {
+int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd_linear *c, struct linear_with *lw) {
         const uint32_t cols = c->x.cols, kpad = kpad_of(cols), n_p = c->n_rows - c->n_d;
         bool want_image = false;
         int r;
@@ -174,40 +202,61 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *, const struct cmd_
                 image_p = image + c->n_d * image_slot(kpad);
 
         struct matvec_with with = {};
-        if ((r = linear_glu(d, c, lw->glu, image, kpad)) <= 0) {
+        struct norm_in norm = {};
+        if (lw->norm) {
+                const struct cmd_norm *n = lw->norm;
+                norm = {n->x.f, d->squares, n->w, n->out.f, n->out.q, n->x.cols, n->kind, n->eps, n->out_scale};
+                with.norm = &norm;
+        }
+        if ((r = linear_glu(d, c, lw->glu, with.norm, image, kpad)) <= 0) {
                 lw->glu_done = r == 0;
                 return r;
         }
-        if (linear_adds(d, c, lw->add)) {
+        if (!lw->norm && linear_adds(d, c, lw->add)) {
                 with.add_to = lw->add->x.f;
                 with.add_scale = lw->add->add_scale;
+                if (c->n_rows == 1 && norm_whole(lw->add))
+                        with.squares = d->squares;
                 lw->add_done = true;
         }
         const float *xf = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
-        struct linear_out planes[K_LINEAR_MAX];
-        uint32_t n_planes = 0;
+        struct linear_out planes[K_LINEAR_MAX], floats[K_LINEAR_MAX];
+        uint32_t n_planes = 0, n_floats = 0;
         for (uint32_t i = 0; i < c->n_out; i++) {
                 const struct linear_out *o = &c->out[i];
-                bool all_f32 = d->exact || o->w.type == K_F32;
-                if (!all_f32 && c->n_d && o->w.layout == K_LAYOUT_CUDA) {
+                if (!d->exact && o->w.type != K_F32 && c->n_d && o->w.layout == K_LAYOUT_CUDA)
                         planes[n_planes++] = *o;
-                        continue;
+                else
+                        floats[n_floats++] = *o;
+        }
+        if (n_planes) { /* first: a norm made by them is read by the others */
+                struct jobs j = {};
+                j.n = c->n_d;
+                j.x_row = d_rows;
+                r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with);
+                if (r > 0 && with.norm) { /* nothing was launched */
+                        if ((r = cuda_run_norm(d, b, lw->norm)) < 0)
+                                return r;
+                        lw->norm = NULL;
+                        return cuda_run_linear(d, b, c, lw);
                 }
-                uint32_t n = all_f32 ? c->n_rows : c->n_d;
+                lw->squares_done = r == 0 && with.squares;
+                if (r > 0) {
+                        with.squares = NULL;
+                        r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with);
+                }
+                if (r < 0)
+                        return r;
+        }
+        for (uint32_t i = 0; i < n_floats; i++) {
+                uint32_t n = d->exact || floats[i].w.type == K_F32 ? c->n_rows : c->n_d;
                 if (n) {
                         struct jobs j = {};
                         j.n = n;
                         j.x_row = c->gather;
-                        if ((r = cuda_linear_f32(d, o, xf, cols, &j)) < 0)
+                        if ((r = cuda_linear_f32(d, &floats[i], xf, cols, &j)) < 0)
                                 return r;
                 }
-        }
-        if (n_planes) {
-                struct jobs j = {};
-                j.n = c->n_d;
-                j.x_row = d_rows;
-                if ((r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with)) < 0)
-                        return r;
         }
         return n_p && !d->exact ? linear_p(d, c, image_p, kpad, n_p) : 0;
 }

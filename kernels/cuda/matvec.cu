@@ -23,6 +23,9 @@ static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uin
         if (with) {
                 a->add_to = with->add_to;
                 a->add_scale = with->add_scale;
+                a->squares = with->squares;
+                if (with->norm)
+                        a->norm = *with->norm;
         }
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct k_weight *w = &out[i]->w;
@@ -93,14 +96,17 @@ static int matvec_same_type(struct cuda_dev *d, const struct linear_out *const *
 
         matvec_fill(&a, out, n_out, image, kpad, jobs, with);
         r = matvec_launch(d, &out[0]->w, &a, MAX(1u, 8 / a.ks));
-        return r > 0 ? -EINVAL : r;
+        return r > 0 && !a.squares && !a.norm.x ? -EINVAL : r;
 }
 
 int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
                 const struct jobs *jobs, const struct matvec_with *with) {
         bool done[K_LINEAR_MAX] = {};
+        struct matvec_with w = {};
 
-        if (with && with->add_to && n_out != 1)
+        if (with)
+                w = *with;
+        if (w.add_to && n_out != 1)
                 return -EINVAL;
 
         for (uint32_t i = 0; i < n_out; i++) {
@@ -113,21 +119,24 @@ int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out
                                 same[n++] = &out[j];
                                 done[j] = true;
                         }
-                int r = matvec_same_type(d, same, n, image, kpad, jobs, with);
-                if (r < 0)
+                int r = matvec_same_type(d, same, n, image, kpad, jobs, &w);
+                if (r)
                         return r;
+                w.norm = NULL; /* the first launch leaves its image */
         }
         return 0;
 }
 
 int cuda_matvec_glu(struct cuda_dev *d, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
-                    const struct jobs *jobs, const struct glu_out *to) {
+                    const struct jobs *jobs, const struct norm_in *norm, const struct glu_out *to) {
         const struct linear_out *out[2] = {gate, up};
+        struct matvec_with with = {};
         matvec_args a = {};
 
         if (gate->w.type != up->w.type || gate->w.rows != up->w.rows || gate->w.rows % 32 || jobs->per_expert)
                 return 1;
-        matvec_fill(&a, out, 2, image, kpad, jobs, NULL);
+        with.norm = norm;
+        matvec_fill(&a, out, 2, image, kpad, jobs, &with);
         a.glu = 1;
         a.act = to->act;
         a.alpha = to->alpha;

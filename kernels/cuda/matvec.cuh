@@ -18,7 +18,7 @@
  * up: the 32 values that one block of the next activation image is made of.
  */
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/tile.cuh"
 
 struct matvec_out {
@@ -44,6 +44,8 @@ struct matvec_args {
         struct image h_image; /* slots may be NULL */
         float *add_to;           /* [][rows] of the one output, or NULL */
         float add_scale;
+        float *squares;          /* one column: of the groups of add_to's row, or NULL */
+        struct norm_in norm;     /* one column: x NULL: the image is there */
         struct jobs jobs;
         struct matvec_choice how; /* for the launch; no kernel reads it */
 };
@@ -229,23 +231,28 @@ static __device__ __forceinline__ float matvec_finish(const matvec_out &o, uint3
                 v = __fadd_rn(v, o.bias[(size_t)expert * o.bias_stride + row]);
         return v;
 }
-/* A value of a unit to where it belongs. col: among all jobs' columns. */
-static __device__ __forceinline__ void matvec_put(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t s, uint32_t r,
-                                                  uint32_t expert, uint32_t col) {
+/*
+ * A value of a unit to where it belongs. known: what it is added to was 'before'; the sum is returned, 0 where nothing is added.
+ * col: among all jobs' columns.
+ */
+static __device__ __forceinline__ float matvec_put(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t s, uint32_t r,
+                                                   uint32_t expert, uint32_t col, bool known, float before) {
         uint32_t o, rg;
         if (!matvec_group(a, unit, s, o, rg))
-                return;
+                return 0;
         const matvec_out &mo = a.out[o];
         const uint32_t row = rg * 16 + r;
         if (row >= mo.rows)
-                return;
+                return 0;
         uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
         const float v = matvec_finish(mo, expert, row, matvec_sum(a, red, part, s, r));
         mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = v;
-        if (a.add_to) {
-                float *to = a.add_to + (size_t)yr * mo.rows + row;
-                *to = __fmaf_rn(a.add_scale, v, *to);
-        }
+        if (!a.add_to)
+                return 0;
+        float *to = a.add_to + (size_t)yr * mo.rows + row;
+        const float sum = __fmaf_rn(a.add_scale, v, known ? before : *to);
+        *to = sum;
+        return sum;
 }
 /* A whole warp: the 32 values of a GLU unit and their block of the image. */
 static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
@@ -262,6 +269,32 @@ static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, cons
                 if (unit + 1 == a.n_unit)
                         for (uint32_t kb = a.n_unit; kb < a.h_image.kpad / 32; kb++)
                                 image_put32(slot, a.h_image.kpad, kb, 0);
+        }
+}
+/* What a lane's first value of a unit of one column is added to (never with lists): read while the unit's sums are not there yet. */
+static __device__ __forceinline__ float matvec_before(const matvec_args &a, uint32_t unit) {
+        const uint32_t lane = threadIdx.x & 31, row = unit * a.per_unit * 16 + lane;
+        return a.add_to && lane < a.per_unit * 16 && row < a.out[0].rows ? __ldcg(a.add_to + row) : 0;
+}
+/* A whole warp: a unit of one column. before: of matvec_before(). */
+static __device__ __forceinline__ void matvec_put_unit(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
+                                                       uint32_t col, float before) {
+        const uint32_t lane = threadIdx.x & 31;
+
+        if (a.glu) {
+                matvec_put_glu(a, red, part, unit, expert, col);
+                return;
+        }
+        for (uint32_t e0 = 0; e0 < a.per_unit * 16; e0 += 32) {
+                const uint32_t e = e0 + lane, rg = unit * a.per_unit + (e >> 4);
+                const bool mine = e < a.per_unit * 16;
+                const float v = mine ? matvec_put(a, red, part, unit, e >> 4, e & 15, expert, col, e0 == 0, before) : 0;
+                if (a.squares) {
+                        __syncwarp();
+                        const float s = norm_group1(v);
+                        if (mine && (e & 15) == 0 && rg < a.n_rg)
+                                a.squares[rg] = s;
+                }
         }
 }
 

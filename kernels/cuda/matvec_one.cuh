@@ -20,7 +20,7 @@ template <class Q> struct one_image { /* per tile */
         static constexpr uint32_t BYTES = 256 + 32 + (Q::HAS_MIN ? 64 : 0);
 };
 
-/* A warp's share of the image, copied by itself: codes, scales, sums. */
+/* A warp's share of the image, copied by itself: codes, scales, sums. (Of a norm's that is not there yet: norm.cuh.) */
 template <class Q> static __device__ __forceinline__ void one_share(const matvec_args &a, const matvec_place &p, size_t slot, uint8_t *x) {
         constexpr uint32_t XB = one_image<Q>::BYTES;
         uint8_t *xd = x + a.per_warp * 256, *xs = xd + a.per_warp * 32;
@@ -93,10 +93,14 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
         const bool adds = p.warp == warps, lists = a.jobs.expert || a.jobs.per_expert;
         uint32_t expert = 0, c0 = 0, n = 1;
         matvec_ring<TYPE, SH::RING> ring;
+        norm_share<Q::HAS_MIN> norm;
 
         pdl_next();
-        if (!lists && !adds)
-                ring.start(a, p, base, 0); /* weights: before the wait */
+        if (!lists && !adds) { /* weights: before the wait */
+                ring.start(a, p, base, 0);
+                if (a.norm.x)
+                        norm.start(a.norm, p.sb0 * 256, p.tiles, p.lane);
+        }
         if (threadIdx.x < 2 * ONE_SUMS)
                 bar_init(full + 8 * threadIdx.x, threadIdx.x < ONE_SUMS ? warps : 1);
         __syncthreads();
@@ -111,13 +115,9 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
         if (adds) {
                 for (uint32_t i = 0, unit = blockIdx.x; unit < a.n_unit; i++, unit += gridDim.x) {
                         const uint32_t b = i % ONE_SUMS;
-                        const float *red = red_all + b * sums;
+                        const float *red = red_all + b * sums, before = matvec_before(a, unit);
                         bar_wait(full + 8 * b, i / ONE_SUMS & 1);
-                        if (a.glu)
-                                matvec_put_glu(a, red, 16, unit, expert, c0);
-                        else
-                                for (uint32_t e = p.lane; e < a.per_unit * 16; e += 32)
-                                        matvec_put(a, red, 16, unit, e >> 4, e & 15, expert, c0);
+                        matvec_put_unit(a, red, 16, unit, expert, c0, before);
                         __syncwarp();
                         if (p.lane == 0)
                                 bar_arrive(empty + 8 * b);
@@ -125,8 +125,11 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
                 return;
         }
 
-        const uint8_t *x = shares + p.warp * a.per_warp * SH::XB, *xd = x + a.per_warp * 256, *xs = xd + a.per_warp * 32;
-        one_share<Q>(a, p, matvec_slot(a, expert, c0), shares + p.warp * a.per_warp * SH::XB);
+        uint8_t *const x = shares + p.warp * a.per_warp * SH::XB, *const xd = x + a.per_warp * 256, *const xs = xd + a.per_warp * 32;
+        if (a.norm.x) /* the last block, which has no more units than others, keeps it */
+                norm.make(a.norm, p.sb0 * 256, p.tiles, p.lane, blockIdx.x + 1 == gridDim.x && p.team == 0, x, xd, xs);
+        else
+                one_share<Q>(a, p, matvec_slot(a, expert, c0), x);
         for (uint32_t i = 0, unit = blockIdx.x; unit < a.n_unit; i++, unit += gridDim.x) {
                 const uint32_t b = i % ONE_SUMS, end = a.glu ? a.per_unit : min(a.per_unit, a.n_rg - unit * a.per_unit);
                 float *red = red_all + b * sums + p.part * 16;

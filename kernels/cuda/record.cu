@@ -70,26 +70,29 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
         return -EINVAL;
 }
 
+static const struct cmd_head *cmd_at(const struct cuda_dev *d, const uint8_t *arena, size_t at) {
+        return at < d->arena_used ? (const struct cmd_head *)(arena + at) : NULL;
+}
+static const struct cmd_glu *glu_of(const struct cmd_head *h) { return h && h->kind == CMD_GLU ? (const struct cmd_glu *)(h + 1) : NULL; }
+
 /*
  * A product and the GLU of it, or a product and the addition that the next norm
- * begins with, a router and its experts, or rope and attention: in one kernel where
- * it can be (linear.cu, moe.cu and attention.cu decide). Commands stay as they were
- * recorded.
+ * begins with, that norm and the product of what it makes, a router and its experts,
+ * or rope and attention: in one kernel where it can be (linear.cu, moe.cu and
+ * attention.cu decide). Commands stay as they were recorded.
  */
 int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
-        bool added = false; /* the addition of the next command is done */
+        bool added = false, squares = false; /* the addition of the next command is done; d->squares has those of its x */
 
         if (d->has_ring)
                 cuda_ring_begin(d);
         for (size_t at = 0; at < d->arena_used;) {
-                const struct cmd_head *h = (const struct cmd_head *)(arena + at), *next = NULL;
+                const struct cmd_head *h = cmd_at(d, arena, at), *next = cmd_at(d, arena, at + h->bytes);
                 struct linear_with with = {};
                 int r = 0;
 
                 at += h->bytes;
-                if (at < d->arena_used)
-                        next = (const struct cmd_head *)(arena + at);
                 if (h->kind == CMD_LINEAR && next && next->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
                     cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(next + 1))) {
                         r = run_moe(d, next, (const struct cmd_linear *)(h + 1));
@@ -101,16 +104,25 @@ int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
                 } else if (h->kind == CMD_NORM && added) {
                         struct cmd_norm n = *(const struct cmd_norm *)(h + 1);
                         n.has_add = 0;
-                        if (n.has_out)
+                        if (squares && next && next->kind == CMD_LINEAR && !cuda_ring_wanted(d, next) &&
+                            cuda_linear_norms(d, (const struct cmd_linear *)(next + 1), &n)) {
+                                at += next->bytes;
+                                with.norm = &n;
+                                with.glu = glu_of(cmd_at(d, arena, at));
+                                r = run_one(d, &b, next, &with);
+                                if (with.glu_done)
+                                        at += cmd_at(d, arena, at)->bytes;
+                        } else if (n.has_out) {
                                 r = cuda_run_norm(d, &b, &n);
-                        added = false;
+                        }
+                        added = squares = false;
                 } else {
-                        if (next && next->kind == CMD_GLU)
-                                with.glu = (const struct cmd_glu *)(next + 1);
+                        with.glu = glu_of(next);
                         if (next && next->kind == CMD_NORM)
                                 with.add = (const struct cmd_norm *)(next + 1);
                         r = run_one(d, &b, h, &with);
                         added = with.add_done;
+                        squares = with.squares_done;
                         if (with.glu_done)
                                 at += next->bytes;
                 }

@@ -6,7 +6,7 @@
  */
 #include <errno.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/norm.cuh"
 
 CUDA_FAMILY(rows)
 
@@ -116,28 +116,14 @@ __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const norm_args a) {
                 image_row(a.img, o, a.cols, red, [&](uint32_t c) { return buf[c]; });
 }
 
-/* Sum of squares, factor and normed values; contractions spelt out, since products add to the residual in the same way. */
-static __device__ __forceinline__ float norm_square4(float4 t) {
-        return __fadd_rn(__fmaf_rn(t.x, t.x, __fmul_rn(t.y, t.y)), __fmaf_rn(t.z, t.z, __fmul_rn(t.w, t.w)));
-}
-static __device__ __forceinline__ float norm_factor(uint32_t kind, float sum, uint32_t n, float eps) {
-        return kind == K_NORM_L2 ? rsqrtf(sum + eps) : rsqrtf(__fadd_rn(__fdiv_rn(sum, (float)n), eps));
-}
-static __device__ __forceinline__ float norm_value(float x, float mean, float f, float w, float b, float scale) {
-        return __fmul_rn(__fmaf_rn(__fmul_rn(__fsub_rn(x, mean), f), w, b), scale);
-}
-static __device__ __forceinline__ float4 norm_value4(float4 x, float mean, float f, float4 w, float4 b, float scale) {
-        return make_float4(norm_value(x.x, mean, f, w.x, b.x, scale), norm_value(x.y, mean, f, w.y, b.y, scale),
-                           norm_value(x.z, mean, f, w.z, b.z, scale), norm_value(x.w, mean, f, w.w, b.w, scale));
-}
-
 /*
  * The same for whole rows of a multiple of 4 columns, V float4 a thread in
- * registers. The number of threads follows from the columns alone, so that a
- * row's bits never depend on how many rows there are.
+ * registers. The order of the sum of squares is norm.cuh's, that of a mean goes by
+ * the number of threads, hence by the columns: a row's bits never depend on how
+ * many rows there are.
  */
 template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const norm_args a) {
-        __shared__ float red[33];
+        __shared__ float red[33], groups[V * 1024 * 4 / NORM_GROUP];
         const uint32_t o = blockIdx.x, n4 = a.cols / 4;
 
         pdl_next();
@@ -166,10 +152,18 @@ template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const 
                         s = 0;
                 }
 #pragma unroll
-                for (int i = 0; i < V; i++)
-                        if (i * blockDim.x + threadIdx.x < n4)
-                                s = __fadd_rn(s, norm_square4(make_float4(u[i].x - mean, u[i].y - mean, u[i].z - mean, u[i].w - mean)));
-                return make_float2(mean, norm_factor(a.kind, block_sum(s, red), a.cols, a.eps));
+                for (int i = 0; i < V; i++) {
+                        const uint32_t c = i * blockDim.x + threadIdx.x;
+                        const float4 t = c < n4 ? make_float4(u[i].x - mean, u[i].y - mean, u[i].z - mean, u[i].w - mean) : make_float4(0, 0, 0, 0);
+                        const float group = norm_group4(t);
+                        if (c < n4 && (c & 3) == 0)
+                                groups[c >> 2] = group;
+                }
+                __syncthreads();
+                for (uint32_t g = threadIdx.x & 31; g < norm_groups(a.cols); g += 32)
+                        s = __fadd_rn(s, groups[g]);
+                __syncwarp();
+                return make_float2(mean, norm_factor(a.kind, norm_lanes(s), a.cols, a.eps));
         };
         if (a.add) {
                 const float4 *add = (const float4 *)(a.add + (size_t)r * a.cols);
@@ -189,6 +183,7 @@ template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const 
                                 y[i] = make_float4((y[i].x - st.x) * st.y * g.x + b.x, (y[i].y - st.x) * st.y * g.y + b.y,
                                                    (y[i].z - st.x) * st.y * g.z + b.z, (y[i].w - st.x) * st.y * g.w + b.w);
                         }
+                        __syncthreads(); /* groups have been read */
                 }
 #pragma unroll
                 for (int i = 0; i < V; i++) {
@@ -243,9 +238,9 @@ int cuda_run_norm(struct cuda_dev *d, const struct dbatch *, const struct cmd_no
         }
         a.write_image = c->write_image;
         a.img = {c->out.q, kpad_of(c->x.cols), c->n_d};
-        const uint32_t threads = row4_threads(a.cols), v = DIV_ROUND_UP(kpad_of(a.cols), threads * 4);
-        if (!a.group && a.cols % 4 == 0 && a.out_stride % 4 == 0 && a.out_col % 4 == 0 && v <= 4) {
-                if (v <= 2)
+        if (norm_whole(c)) {
+                const uint32_t threads = row4_threads(a.cols);
+                if (DIV_ROUND_UP(kpad_of(a.cols), threads * 4) <= 2)
                         return launch(d, "norm", norm_fast_kernel<2>, c->n, threads, 0, a);
                 return launch(d, "norm", norm_fast_kernel<4>, c->n, threads, 0, a);
         }

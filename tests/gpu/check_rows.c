@@ -128,6 +128,7 @@ void check_rows(struct rig *r) {
                 }
         norm_case(r, 6, 384, K_NORM_RMS, 128, false, false, false, false, true);
         norm_case(r, 3, 14336, K_NORM_RMS, 0, true, false, false, false, false);
+        norm_case(r, 5, 1003, K_NORM_RMS, 0, true, true, false, false, false);
         for (int a = 0; a <= K_GLU_NONE; a++) {
                 glu_case(r, 5, 320, (enum k_glu)a, true);
                 glu_case(r, 70, 1000, (enum k_glu)a, a != K_GLU_SWIGLU_OAI ? false : true);
@@ -135,4 +136,5 @@ void check_rows(struct rig *r) {
         glu_case(r, 1, 14336, K_GLU_SILU, true);
         for (int op = 0; op <= K_ELEM_MUL_VEC; op++)
                 elem_case(r, (enum k_elem)op, 9, 333);
+        check_between(r);
 }
