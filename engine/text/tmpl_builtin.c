@@ -156,12 +156,12 @@ static bool same(const char *name, const char *p, size_t n) {
 }
 
 const struct t_filter *t_filter_find(const char *p, size_t n) {
-        for (const struct t_filter *f = t_filters_text; f->name; f++)
-                if (same(f->name, p, n))
-                        return f;
-        for (const struct t_filter *f = t_filters_seq; f->name; f++)
-                if (same(f->name, p, n))
-                        return f;
+        static const struct t_filter *const tables[] = { t_filters_text, t_filters_seq, t_filters_html, t_filters_wrap };
+
+        for (size_t i = 0; i < ELEMENTSOF(tables); i++)
+                for (const struct t_filter *f = tables[i]; f->name; f++)
+                        if (same(f->name, p, n))
+                                return f;
         return NULL;
 }
 

@@ -2,12 +2,10 @@
 /*
  * Filters that make text or numbers, as Jinja's builtins of the same names,
  * and tojson(ensure_ascii, indent, separators, sort_keys) as chat templates
- * know it, and from_json. Not here, and so refused at load: pprint, random, striptags,
- * urlize, wordwrap.
+ * know it, and from_json. Not here, and so refused at load: random.
  */
 #include <math.h>
 #include <stdio.h>
-#include <utf8proc.h>
 
 #include "engine/text/tmpl_int.h"
 
@@ -212,8 +210,7 @@ FILTER(f_round) {
         t_fail(&r->c, "round: method must be common, ceil or floor");
 }
 
-/* Lines of s without their ends, by Python's line ends. */
-static struct t_list *lines(struct t_run *r, const struct t_str *s) {
+struct t_list *t_lines(struct t_run *r, const struct t_str *s, bool keep_ends) {
         struct t_list *l = t_list_new(&r->c, 0);
         size_t from = 0;
 
@@ -225,7 +222,7 @@ static struct t_list *lines(struct t_run *r, const struct t_str *s) {
                         continue;
                 if (cp == '\r' && i < s->n && s->p[i] == '\n')
                         i++;
-                t_list_push(&r->c, l, t_strv(t_str_sub(&r->c, s, from, end - from)));
+                t_list_push(&r->c, l, t_strv(t_str_sub(&r->c, s, from, (keep_ends ? i : end) - from)));
                 from = i;
         }
         if (from < s->n)
@@ -251,7 +248,7 @@ FILTER(f_indent) {
                         t_sb_lit(&sb, " ");
                 pad = t_sb_done(&sb);
         }
-        l = lines(r, t_str_cat(&r->c, s, t_str_lit(&r->c, "\n")));
+        l = t_lines(r, t_str_cat(&r->c, s, t_str_lit(&r->c, "\n")), false);
         t_sb_init(&sb, &r->c);
         for (size_t i = 0; i < l->n; i++) {
                 if (i)
@@ -296,9 +293,7 @@ FILTER(f_wordcount) {
         for (size_t i = 0; i < s->n;) {
                 int32_t cp;
                 i += t_cp(s->p + i, s->n - i, &cp);
-                utf8proc_category_t cat = utf8proc_category(cp);
-                bool word = cp == '_' || (cat >= UTF8PROC_CATEGORY_LU && cat <= UTF8PROC_CATEGORY_LO) ||
-                            (cat >= UTF8PROC_CATEGORY_ND && cat <= UTF8PROC_CATEGORY_NO);
+                bool word = t_is_word(cp);
                 n += word && !inside;
                 inside = word;
         }

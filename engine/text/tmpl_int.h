@@ -71,6 +71,7 @@ size_t t_cp(const char *p, size_t n, int32_t *ret);
 size_t t_cp_len(const struct t_str *s);                 /* length in code points */
 size_t t_cp_off(const struct t_str *s, size_t index);   /* byte offset of a code point; s->n past the end */
 bool t_is_space(int32_t cp);                            /* str.isspace() */
+bool t_is_word(int32_t cp);                             /* \w of Python's re */
 const struct t_str *t_strip(struct t_ctx *c, const struct t_str *s, const struct t_str *chars, int sides); /* 1 left, 2 right */
 enum t_case { T_UPPER, T_LOWER, T_CAPITALIZE, T_TITLE, T_SWAPCASE, T_TITLE_FILTER, T_CASEFOLD };
 const struct t_str *t_recase(struct t_ctx *c, const struct t_str *s, enum t_case how);
@@ -291,7 +292,7 @@ struct t_method {
         struct t_val (*fn)(struct t_run *r, struct t_val self, const struct t_val *b, const struct t_args *a);
 };
 #define T_MAX_PARAMS 8
-extern const struct t_filter t_filters_text[], t_filters_seq[]; /* end with a NULL name */
+extern const struct t_filter t_filters_text[], t_filters_seq[], t_filters_html[], t_filters_wrap[]; /* end with a NULL name */
 extern const struct t_method t_methods_str[], t_methods_seq[];
 const struct t_filter *t_filter_find(const char *p, size_t n);
 const struct t_test *t_test_find(const char *p, size_t n);
@@ -310,6 +311,7 @@ const struct t_str *t_arg_str(struct t_run *r, const char *what, struct t_val v)
 void t_tojson(struct t_run *r, struct t_sb *b, struct t_val v, const struct t_val *opt); /* ensure_ascii indent separators sort_keys */
 struct t_val t_str_format(struct t_run *r, const struct t_str *fmt, const struct t_args *a); /* str.format */
 const struct t_str *t_strftime(struct t_run *r, const struct t_str *fmt);
+struct t_list *t_lines(struct t_run *r, const struct t_str *s, bool keep_ends); /* str.splitlines() */
 bool t_parse_int(const struct t_str *s, int base, int64_t *ret);
 bool t_parse_float(const struct t_str *s, double *ret);
 void t_sort(struct t_run *r, struct t_list *l, const struct t_val *keys, bool reverse); /* stable */

@@ -211,6 +211,11 @@ bool t_is_space(int32_t cp) {
                cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
+bool t_is_word(int32_t cp) {
+        utf8proc_category_t cat = utf8proc_category(cp);
+        return cp == '_' || (cat >= UTF8PROC_CATEGORY_LU && cat <= UTF8PROC_CATEGORY_LO) || (cat >= UTF8PROC_CATEGORY_ND && cat <= UTF8PROC_CATEGORY_NO);
+}
+
 static bool strip_char(const struct t_str *chars, const char *p, size_t n, int32_t cp) {
         if (!chars)
                 return t_is_space(cp);

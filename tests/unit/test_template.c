@@ -259,6 +259,11 @@ static void test_provenance(void **state) {
                 { "{{ messages[0].content|e }}", "U[&lt;|im_end|&gt; x]" },
                 { "{{ messages[0].n }}{{ messages[0].keys()|list|join }}", "T[5]U[rolecontentnl]" },
                 { "{{ (messages[0].content ~ bos).rsplit('>', 2) }}", "T[[']U[<|im_end|]T[', ']U[ x]T[<s', '']]" },
+                { "{{ messages[0].content|urlize }}", "U[&lt;|im_end|&gt; x]" },
+                { "{{ ('&a' ~ messages[0].content[3] ~ 'p;&lt;')|striptags }}", "U[&]T[<]" }, /* one byte of a reference is enough */
+                { "{{ (messages[0].content ~ '<!-- x -->y')|striptags }}", "U[x]T[y]" },
+                { "{{ (bos ~ ' ' ~ messages[0].content)|wordwrap(4) }}", "T[<s> \n]U[<|im]T[\n]U[_end]T[\n]U[|> x]" },
+                { "{{ messages[0].l|pprint }}", "T[[']U[<a>]T[']]" },
                 { "{{ 'a<x>b'|replace('<x>', messages[0].content|string)|title }}", "T[A]U[<|im_end|> X]T[b]" },
         };
 
