@@ -120,7 +120,7 @@ static struct gs_array *meet_array(struct gs *g, const struct gs_array *a, const
         for (size_t i = 0; i < r->n_prefix; i++)
                 r->prefix[i] = gs_meet_node(g, item_node(a, i), item_node(b, i));
         r->items = gs_meet_node(g, a->items, b->items);
-        r->path = a->path;
+        r->path = (a->has_contains || (a->unique && !b->has_contains) || (!b->has_contains && !b->unique) ? a : b)->path; /* whose keyword it will be about */
         r->unique = a->unique || b->unique ? GS_UNIQUE : GS_REPEAT;
         if (a->has_contains && b->has_contains && a->contains != b->contains)
                 t_fail(g->c, "two different contains at once are not supported");

@@ -423,6 +423,8 @@ void gs_value_alts(struct gs *g, const json_t *v, struct gs_alts *ret) {
         case JSON_ARRAY: {
                 struct gs_array *a = t_alloc(g->c, sizeof(*a));
                 a->n_prefix = a->min = a->max = json_array_size(v);
+                a->c_max = SIZE_MAX;
+                a->path = g->c->where;
                 a->prefix = t_array(g->c, a->n_prefix, sizeof(*a->prefix));
                 a->items = GS_NONE_NODE;
                 for (size_t i = 0; i < a->n_prefix; i++) {

@@ -37,6 +37,8 @@ SCHEMAS = [
     {"type": "integer", "multipleOf": 3, "enum": [12345678901234567890, 12345678901234567891, 3]}, {"enum": [12345678901234567890, 1, "x"], "not": {"const": 12345678901234567890}},
     {"enum": [[12345678901234567890, {"a": -98765432109876543210}], 12345678901234567891234, "\"12345678901234567890\\"]}, {"x-note": 99999999999999999999, "const": {"a": 9007199254740993}},
     {"type": "array", "items": {"enum": [12345678901234567890, 12345678901234567891]}, "uniqueItems": True}, {"type": "number", "not": {"const": 12345678901234567890}},
+    {"enum": [[1, 1], [1], [], [2]], "contains": {"const": 1}, "minContains": 2}, {"allOf": [{"enum": [[1], [2], []]}, {"contains": {"const": 1}, "minContains": 0}]},
+    {"allOf": [{"const": [1, 2, 1]}, {"contains": {"const": 1}, "maxContains": 2}]}, {"enum": [[1, 1], [1], []], "not": {"type": "array", "contains": {"const": 1}, "maxContains": 1}},
     # between bounds that only an exponent reaches, or whose doubles are the bounds
     {"const": 1e-30}, {"const": 5e-324}, {"type": "number", "minimum": 1e-30, "maximum": 2e-30}, {"type": "number", "minimum": -3e-26, "exclusiveMaximum": -1e-26},
     {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-25}, {"type": "number", "exclusiveMinimum": 0.1, "maximum": 0.10000000000000005},
@@ -134,6 +136,7 @@ REFUSED = [
     ({"if": {"additionalProperties": INT}, "then": {}}, "/if: what it excludes can't be worked out: objects with some key"),
     ({"type": "array", "contains": {"type": "object", "additionalProperties": INT}, "maxContains": 1}, "/contains: what it excludes can't be worked out"),
     ({"allOf": [{"contains": INT}, {"contains": STR}]}, "/allOf: two different contains"), ({"type": "array", "contains": 5}, "/contains: a schema must be"),
+    ({"allOf": [{"enum": [[1]]}, {"contains": {"type": "object", "additionalProperties": INT}, "maxContains": 1}]}, "/allOf/1/contains: what it excludes can't be worked out"),
     ({"type": "array", "contains": INT, "minContains": -1}, "/minContains: must be a whole number"),
     ({"type": "array", "contains": INT, "maxItems": 1000000, "minContains": 5}, "/contains: so many items"),
     ({"dependentRequired": {"a": 5}}, "/dependentRequired/a: must be an array of names"), ({"dependentRequired": []}, "/dependentRequired: must be an object"),
