@@ -8,11 +8,10 @@
 
 #include "engine/text/gram_schema.h"
 
-#define MAX_WORK 200000
 #define MAX_LOOK 6
 
 static void work(struct gs *g) {
-        if (++g->work > MAX_WORK)
+        if (++g->work > GS_MAX_WORK)
                 t_fail(g->c, "the schema's combinations are too many to work out");
 }
 

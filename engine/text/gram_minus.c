@@ -205,7 +205,11 @@ static bool minus_array(struct gs *g, struct gs_array *a, const struct gs_array 
                 wrong->prefix[i] = gs_not_node(g, b->prefix[i], path);
                 with_array_fault(g, &one, wrong, ret);
         }
-        if (b->items != GS_ANY_NODE && b->items != a->items && MIN(a->max, b->max) > b->n_prefix) {
+        if (b->items == GS_NONE_NODE && b->max > b->n_prefix) {
+                struct gs_array *longer = any_array(g, path);
+                longer->min = b->n_prefix + 1;
+                with_array_fault(g, &one, longer, ret);
+        } else if (b->items != GS_ANY_NODE && b->items != a->items && MIN(a->max, b->max) > b->n_prefix) {
                 struct gs_array *some = any_array(g, path);
                 if (b->n_prefix) {
                         *why = "arrays with some wrong item behind the prefix";
@@ -358,10 +362,15 @@ void gs_conditions(struct gs *g, const json_t *s, const char *path, struct gs_al
         dependencies(g, s, path, "dependencies", base);
         if (cond && (then || other)) {
                 const struct gs_alts *c = schema_alts(g, cond, gs_path(g, path, "if"));
-                struct gs_alts yes = *base, no = *base;
+                struct gs_alts yes = *base, no = *base, fit = { 0 }, rest = { 0 };
                 gs_at(g, path, "if");
-                meet(g, &yes, c);
-                subtract(g, &no, c);
+                if (gs_split(g, s, cond, c, &fit, &rest)) {
+                        meet(g, &yes, &fit);
+                        meet(g, &no, &rest);
+                } else {
+                        meet(g, &yes, c);
+                        subtract(g, &no, c);
+                }
                 if (then) {
                         const struct gs_alts *t = schema_alts(g, then, gs_path(g, path, "then"));
                         gs_at(g, path, "then");
@@ -379,8 +388,12 @@ void gs_conditions(struct gs *g, const json_t *s, const char *path, struct gs_al
         j = gs_get(g, s, path, "not");
         if (j) {
                 const struct gs_alts *n = schema_alts(g, j, gs_path(g, path, "not"));
+                struct gs_alts fit = { 0 }, rest = { 0 };
                 gs_at(g, path, "not");
-                subtract(g, base, n);
+                if (gs_split(g, s, j, n, &fit, &rest))
+                        meet(g, base, &rest);
+                else
+                        subtract(g, base, n);
         }
         gs_at(g, path, NULL);
 }

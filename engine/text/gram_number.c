@@ -272,8 +272,7 @@ static unsigned check_big(const struct gs_number *a, const char *text, size_t le
         return len > n || memcmp(all, text, len) != 0 ? 0 : len == n ? GS_VIABLE | GS_ACCEPT : GS_VIABLE;
 }
 
-/* The remainder by a multiple. */
-static int64_t big_modulo(const struct gs_dec *d, int64_t m) {
+int64_t gs_dec_modulo(const struct gs_dec *d, int64_t m) {
         __int128 v = 0;
 
         for (int i = 0; i < d->exp; i++)
@@ -306,6 +305,10 @@ static bool inside(const struct gs_number *a, const struct gs_dec *v) {
         if (a->has_lo && ((c = gs_dec_cmp(v, &a->lo)) < 0 || (c == 0 && a->lo_excl)))
                 return false;
         return !a->has_hi || ((c = gs_dec_cmp(v, &a->hi)) < 0 || (c == 0 && !a->hi_excl));
+}
+
+bool gs_number_inside(const struct gs_number *n, const struct gs_dec *d) {
+        return inside(n, d);
 }
 
 static double double_of(const struct gs_dec *d) {
@@ -649,7 +652,7 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
         if (n->big) {
                 if (n->lo.rounded || n->lo.exp > MAX_BIG)
                         t_fail(g->c, "a whole number beyond 10^18 is supported as digits, at most %d of them", MAX_BIG);
-                return n->lo.n > n->lo.exp || (n->multiple && big_modulo(&n->lo, n->multiple)) ? NULL : n;
+                return n->lo.n > n->lo.exp || (n->multiple && gs_dec_modulo(&n->lo, n->multiple)) ? NULL : n;
         }
         if (n->integer) {
                 if ((n->has_lo && !n->lo.neg && n->lo.exp > 18) || (n->has_hi && n->hi.neg && n->hi.exp > 18))

@@ -173,7 +173,7 @@ bool gs_get_size(struct gs *g, const json_t *s, const char *path, const char *ke
         return true;
 }
 
-static bool to_dec(struct gs *g, const json_t *j, struct gs_dec *ret) {
+bool gs_to_dec(struct gs *g, const json_t *j, struct gs_dec *ret) {
         const struct gs_big *big = gs_source_big(g->source, j);
         char text[64];
         int n = 0;
@@ -201,7 +201,7 @@ static bool get_dec(struct gs *g, const json_t *s, const char *path, const char 
 
         if (!j)
                 return false;
-        if (!json_is_number(j) || !to_dec(g, j, ret))
+        if (!json_is_number(j) || !gs_to_dec(g, j, ret))
                 t_fail(g->c, "must be a number");
         return true;
 }
@@ -236,7 +236,7 @@ static void number_alt(struct gs *g, const json_t *s, const char *path, bool int
                 if (m == floor(m) && m <= 1e9) {
                         n.multiple = (int64_t)m;
                         n.integer = true;
-                } else if (!to_dec(g, j, &d) || !gs_step_parse(&d, &n.step, &n.step_digits)) {
+                } else if (!gs_to_dec(g, j, &d) || !gs_step_parse(&d, &n.step, &n.step_digits)) {
                         t_fail(g->c, "only whole numbers up to 10^9 are supported, and fractions of at most %d digits behind the point", GS_STEP_DIGITS);
                 }
         }
@@ -409,7 +409,7 @@ void gs_value_alts(struct gs *g, const json_t *v, struct gs_alts *ret) {
         case JSON_REAL: {
                 struct gs_number n = { .has_lo = true, .has_hi = true };
                 const struct gs_number *made;
-                if (!to_dec(g, v, &n.lo))
+                if (!gs_to_dec(g, v, &n.lo))
                         t_fail(g->c, "a number has more than 64 digits");
                 n.hi = n.lo;
                 n.integer = (n.lo.n <= n.lo.exp || n.lo.n == 0) && !n.lo.rounded;
@@ -453,12 +453,12 @@ void gs_value_alts(struct gs *g, const json_t *v, struct gs_alts *ret) {
 }
 
 /* All strings of an enum make one automaton. */
-static void enum_alts(struct gs *g, const json_t *values, struct gs_alts *ret) {
-        struct dfa_text *t = t_array(g->c, json_array_size(values), sizeof(*t));
-        size_t n = 0, i;
-        const json_t *v;
+void gs_values_alts(struct gs *g, const struct gs_values *values, struct gs_alts *ret) {
+        struct dfa_text *t = t_array(g->c, values->n + 1, sizeof(*t));
+        size_t n = 0;
 
-        json_array_foreach(values, i, v) {
+        for (size_t i = 0; i < values->n; i++) {
+                const json_t *v = values->v[i];
                 if (json_is_string(v))
                         t[n++] = (struct dfa_text){ json_string_value(v), json_string_length(v) };
                 else
@@ -473,6 +473,14 @@ static void enum_alts(struct gs *g, const json_t *values, struct gs_alts *ret) {
 }
 
 /* ---- a schema ---- */
+
+static const json_t **enum_values(struct gs *g, const json_t *list) {
+        const json_t **v = t_array(g->c, json_array_size(list) + 1, sizeof(*v));
+
+        for (size_t i = 0; i < json_array_size(list); i++)
+                v[i] = json_array_get(list, i);
+        return v;
+}
 
 static void meet_into(struct gs *g, struct gs_alts *base, const struct gs_alts *with) {
         struct gs_alts r = { 0 };
@@ -508,6 +516,26 @@ static void exactly_one(struct gs *g, const json_t *list, const char *path, stru
         *ret = all;
 }
 
+/* The same of an enum: its values that exactly one schema allows. */
+static bool one_of_values(struct gs *g, const json_t *s, const json_t *list, const char *path, struct gs_alts *ret) {
+        struct gs_values all, kept = { 0 };
+        struct gs_alts r = { 0 };
+
+        if (gs_refers(list) || !gs_values_of(g, s, &all))
+                return false;
+        kept.v = t_array(g->c, all.n + 1, sizeof(*kept.v));
+        for (size_t i = 0; i < all.n; i++) {
+                size_t n = 0;
+                for (size_t k = 0; k < json_array_size(list); k++)
+                        n += gs_fits(g, all.v[i], child(g, list, path, k));
+                if (n == 1)
+                        kept.v[kept.n++] = all.v[i];
+        }
+        gs_values_alts(g, &kept, &r);
+        *ret = r;
+        return true;
+}
+
 static void combine(struct gs *g, const json_t *s, const char *path, const char *key, struct gs_alts *base) {
         const json_t *list = gs_get(g, s, path, key);
         const char *lp;
@@ -537,7 +565,7 @@ static void combine(struct gs *g, const json_t *s, const char *path, const char 
                 gs_at(g, lp, NULL);
                 gs_union(g, &all, a);
         }
-        if (overlap)
+        if (overlap && !one_of_values(g, s, list, lp, &all))
                 exactly_one(g, list, lp, &all);
         meet_into(g, base, &all);
 }
@@ -608,7 +636,7 @@ void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_a
                 struct gs_alts e = { 0 };
                 if (!json_is_array(j))
                         t_fail(g->c, "must be an array");
-                enum_alts(g, j, &e);
+                gs_values_alts(g, &(struct gs_values){ enum_values(g, j), json_array_size(j) }, &e);
                 meet_into(g, &a, &e);
         }
         j = gs_get(g, s, path, "const");
@@ -619,6 +647,51 @@ void gs_schema_alts(struct gs *g, const json_t *s, const char *path, struct gs_a
         }
         gs_conditions(g, s, path, &a);
         *ret = a;
+}
+
+struct use { bool *seen; uint32_t *list; size_t n; };
+
+static void use(struct use *u, uint32_t node) {
+        if (!u->seen[node]) {
+                u->seen[node] = true;
+                u->list[u->n++] = node;
+        }
+}
+
+/* Compiles what the root leads to. Other nodes were looked at only, as the halves of a meet or as what a value must not fit: they have no alternatives. */
+static void finish(struct gs *g) {
+        struct use u = { t_array(g->c, MAX_NODES, sizeof(*u.seen)), t_array(g->c, MAX_NODES, sizeof(*u.list)), 0 };
+
+        use(&u, GS_ANY_NODE);
+        use(&u, GS_NONE_NODE);
+        use(&u, GS_ROOT_NODE);
+        for (size_t i = 0; i < u.n; i++) { /* compiling one may add others */
+                const struct gs_alts *a = gs_ensure(g, u.list[i]);
+
+                for (size_t k = 0; k < a->n_obj; k++) {
+                        for (size_t q = 0; q < a->obj[k]->n_prop; q++)
+                                use(&u, a->obj[k]->prop[q].node);
+                        for (size_t q = 0; q < a->obj[k]->n_cls; q++)
+                                use(&u, a->obj[k]->cls[q].node);
+                }
+                for (size_t k = 0; k < a->n_arr; k++) {
+                        const struct gs_array *x = a->arr[k];
+
+                        gs_array_finish(g, a->arr[k]);
+                        for (size_t q = 0; q < x->n_prefix; q++)
+                                use(&u, x->prefix[q]);
+                        use(&u, x->items);
+                        for (size_t q = 0; x->has_contains && q <= x->n_prefix; q++) {
+                                use(&u, x->hit[q]);
+                                use(&u, x->miss[q]);
+                        }
+                        for (size_t q = 0; q < x->n_value; q++)
+                                use(&u, x->value[q]);
+                }
+        }
+        for (size_t i = 0; i < g->n_node; i++)
+                if (!u.seen[i])
+                        g->node[i]->alts = (struct gs_alts){ 0 };
 }
 
 void gs_compile(struct gs *g, struct t_ctx *c, const struct gs_source *source) {
@@ -645,11 +718,7 @@ void gs_compile(struct gs *g, struct t_ctx *c, const struct gs_source *source) {
         } else {
                 node_of(g, root, "", 0, 0);
         }
-        for (uint32_t i = 0; i < g->n_node; i++) { /* compiling one may add others behind */
-                const struct gs_alts *a = gs_ensure(g, i);
-                for (size_t k = 0; k < a->n_arr; k++)
-                        gs_array_finish(g, a->arr[k]);
-        }
+        finish(g);
         gs_prune(g);
         c->where = NULL;
 }

@@ -121,6 +121,7 @@ struct gs {
         struct gs_anchor *anchor; size_t n_anchor, cap_anchor; /* by resource and name, once one was asked for */
         bool anchors_known;
 };
+#define GS_MAX_WORK 200000
 #define GS_COMPLEMENT (UINT32_MAX - 1) /* as a node's b: what 'a' does not allow */
 enum { GS_ANY_NODE = 0, GS_NONE_NODE = 1, GS_ROOT_NODE = 2 };
 
@@ -136,6 +137,17 @@ void gs_meet(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, str
 void gs_union(struct gs *g, struct gs_alts *to, const struct gs_alts *from);
 bool gs_disjoint(struct gs *g, const struct gs_alts *a, const struct gs_alts *b, unsigned depth);
 void gs_value_alts(struct gs *g, const json_t *value, struct gs_alts *ret); /* exactly this value */
+bool gs_to_dec(struct gs *g, const json_t *number, struct gs_dec *ret);
+bool gs_number_inside(const struct gs_number *n, const struct gs_dec *d); /* of its bounds */
+int64_t gs_dec_modulo(const struct gs_dec *d, int64_t m); /* of a whole number's magnitude */
+/* A schema's own enum or const, value by value (gram_fits.c). */
+struct gs_values { const json_t **v; size_t n; };
+bool gs_values_of(struct gs *g, const json_t *s, struct gs_values *ret); /* false: it has neither */
+void gs_values_alts(struct gs *g, const struct gs_values *values, struct gs_alts *ret);
+bool gs_fits(struct gs *g, const json_t *value, const struct gs_alts *a);
+bool gs_refers(const json_t *schema); /* a reference may lead to a schema that is being compiled: its values are not looked at then */
+/* Those of s's values that fit 'schema' (compiled: 'by'), and the others. False: it has none, or they can't be looked at one by one. */
+bool gs_split(struct gs *g, const json_t *s, const json_t *schema, const struct gs_alts *by, struct gs_alts *ret_fit, struct gs_alts *ret_rest);
 void gs_prune(struct gs *g);
 uint32_t gs_not_node(struct gs *g, uint32_t a, const char *path);
 /* What a allows and b does not; false if no alternatives say that: *ret_why. */

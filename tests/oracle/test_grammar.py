@@ -39,6 +39,13 @@ SCHEMAS = [
     {"type": "array", "items": {"enum": [12345678901234567890, 12345678901234567891]}, "uniqueItems": True}, {"type": "number", "not": {"const": 12345678901234567890}},
     {"enum": [[1, 1], [1], [], [2]], "contains": {"const": 1}, "minContains": 2}, {"allOf": [{"enum": [[1], [2], []]}, {"contains": {"const": 1}, "minContains": 0}]},
     {"allOf": [{"const": [1, 2, 1]}, {"contains": {"const": 1}, "maxContains": 2}]}, {"enum": [[1, 1], [1], []], "not": {"type": "array", "contains": {"const": 1}, "maxContains": 1}},
+    # 'not', 'if' and an overlapping oneOf beside an enum: value by value, also where the rest has no finite form
+    {"enum": [[], ["a"], [1, 2], [1.5]], "not": {"type": "array", "items": INT}}, {"enum": [[1], [2, 3], ["a"], [3.0]], "not": {"prefixItems": [INT]}}, {"enum": [[1, 1], [1, 2], [1, 1.0, 3]], "not": {"uniqueItems": True}},
+    {"enum": [[1, "a"], [1, 2], [1]], "not": {"prefixItems": [INT], "items": STR}}, {"enum": [[{"a": 1}], [{"b": 2}], []], "not": {"items": {"additionalProperties": False}}}, {"enum": [0.5, 1, 1.25, 12345678901234567890, 3], "not": {"multipleOf": 3}},
+    {"oneOf": [{"enum": [[1], [2], "x"]}, {"type": "array", "items": INT}], "enum": [[1], [3], "x", "y"]}, {"enum": [1, 1.5, "s", [0.25]], "if": {"type": ["number", "array"], "items": INT}, "then": {"minimum": 1.25}},
+    {"enum": ["é", "éé", "ab", {"k": {"x": 1}, "j": 2}, {"k": 1}], "not": {"minLength": 2, "patternProperties": {"^k": {"type": "integer"}}, "maxProperties": 1}}, {"const": [1, {"a": None}], "not": {"contains": {"type": "object", "required": ["b"]}}},
+    {"enum": [0.1, 0.15, 0.07], "not": {"multipleOf": 0.05}}, {"enum": [{"a": "s"}, {"b": {"a": 2}}], "not": {"properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}, "$defs": {"x": STR}},
+    {"not": {"prefixItems": [{"const": 2}], "items": False}, "type": "array", "maxItems": 2}, {"type": "array", "items": {"type": ["integer", "string"]}, "not": {"items": False}, "maxItems": 3},
     # between bounds that only an exponent reaches, or whose doubles are the bounds
     {"const": 1e-30}, {"const": 5e-324}, {"type": "number", "minimum": 1e-30, "maximum": 2e-30}, {"type": "number", "minimum": -3e-26, "exclusiveMaximum": -1e-26},
     {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-25}, {"type": "number", "exclusiveMinimum": 0.1, "maximum": 0.10000000000000005},
