@@ -306,6 +306,7 @@ static void choose_direct(struct moe_run *m) {
             !(fused ? m->ff % CUDA_TILE_ROWS == 0 : c->gate.layout == K_LAYOUT_CUDA && c->gate.type == c->up.type))
                 return;
         p.n_used = c->a.n_used;
+        p.n_expert = c->a.n_expert;
         split(&p, c->x.cols);
         m->direct = product(m->d, c->up.type, MOE_FITS, p) == 0;
         split(&p, m->ff);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Experts of role D (moe.cuh), a third of the types: files of their own only so that they compile at once. */
-#include "kernels/cuda/moe.cuh"
+#include "kernels/cuda/moe_product.cuh"
 
 CUDA_FAMILY(moe_b)
 

@@ -171,6 +171,7 @@ void check_moe(struct rig *r) {
                 { K_Q2_K, 6, 2, 2304, 768, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
                 { K_IQ2_XS, 4, 2, 256, 256, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
                 { K_F16, 4, 2, 64, 96, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_Q4_K, 96, 4, 512, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU }, /* one to three rows an expert */
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
                 moe_case(r, &cases[i], 1);
