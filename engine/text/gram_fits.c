@@ -8,6 +8,12 @@
 
 #include "engine/text/gram_schema.h"
 
+static void work(struct gs *g, size_t n) {
+        g->work += n;
+        if (g->work > GS_MAX_WORK)
+                t_fail(g->c, "the schema's combinations are too many to work out");
+}
+
 static bool node_fits(struct gs *g, const json_t *v, uint32_t node) {
         return node == GS_ANY_NODE || (node != GS_NONE_NODE && gs_fits(g, v, gs_ensure(g, node)));
 }
@@ -43,6 +49,7 @@ static bool same(struct gs *g, const json_t *a, const json_t *b) {
         const json_t *v;
         size_t i;
 
+        work(g, 1);
         if (json_is_number(a) && json_is_number(b))
                 return gs_to_dec(g, a, &x) && gs_to_dec(g, b, &y) && gs_dec_cmp(&x, &y) == 0;
         if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) || json_object_size(a) != json_object_size(b))
@@ -93,6 +100,7 @@ static bool object_fits(struct gs *g, const json_t *v, const struct gs_object *o
                 uint32_t node = GS_NONE_NODE;
                 bool declared = false;
 
+                work(g, 1 + o->n_prop / 16);
                 for (size_t i = 0; i < o->n_prop && !declared; i++)
                         declared = o->prop[i].n == len && memcmp(o->prop[i].name, key, len) == 0;
                 for (size_t i = 0; i < o->n_cls && !declared && node == GS_NONE_NODE; i++)
@@ -107,8 +115,7 @@ static bool object_fits(struct gs *g, const json_t *v, const struct gs_object *o
 bool gs_fits(struct gs *g, const json_t *v, const struct gs_alts *a) {
         bool yes = a->any;
 
-        if (++g->work > GS_MAX_WORK)
-                t_fail(g->c, "the schema's combinations are too many to work out");
+        work(g, 1);
         switch (json_typeof(v)) {
         case JSON_NULL: return yes || a->words & GS_NULL;
         case JSON_TRUE: return yes || a->words & GS_TRUE;

@@ -144,6 +144,7 @@ REFUSED = [
     ({"type": "array", "contains": {"type": "object", "additionalProperties": INT}, "maxContains": 1}, "/contains: what it excludes can't be worked out"),
     ({"allOf": [{"contains": INT}, {"contains": STR}]}, "/allOf: two different contains"), ({"type": "array", "contains": 5}, "/contains: a schema must be"),
     ({"allOf": [{"enum": [[1]]}, {"contains": {"type": "object", "additionalProperties": INT}, "maxContains": 1}]}, "/allOf/1/contains: what it excludes can't be worked out"),
+    ({"enum": [list(range(2000))], "not": {"uniqueItems": True}}, "/not: the schema's combinations are too many"),
     ({"type": "array", "contains": INT, "minContains": -1}, "/minContains: must be a whole number"),
     ({"type": "array", "contains": INT, "maxItems": 1000000, "minContains": 5}, "/contains: so many items"),
     ({"dependentRequired": {"a": 5}}, "/dependentRequired/a: must be an array of names"), ({"dependentRequired": []}, "/dependentRequired: must be an object"),
