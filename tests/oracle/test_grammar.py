@@ -348,14 +348,18 @@ def numbers(v):
     return [v] if isinstance(v, (int, float)) else []
 
 
+def draft_of(schema):
+    """The validator of the draft that a schema is written for."""
+    return jsonschema.Draft7Validator if "dependencies" in str(schema) or "draft-07" in str(schema) else jsonschema.Draft202012Validator
+
+
 def check_schema(tool, schema, rnd, bad):
     """Returns (walks finished, valid instances, invalid instances)."""
     got = tool.ask(schema=json.dumps(schema))
     if "error" in got:
         bad.append(f"{json.dumps(schema)}: refused: {got['error']}")
         return 0, 0, 0
-    draft = jsonschema.Draft7Validator if "dependencies" in str(schema) or "draft-07" in str(schema) else jsonschema.Draft202012Validator
-    validator = draft(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    validator = draft_of(schema)(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     finished = valid = invalid = 0
     for i in range(25):
         got = tool.ask(walk=rnd.randrange(1 << 40), limit=rnd.choice([5, 20, 60, 150]))

@@ -13,7 +13,7 @@ import threading
 import jsonschema
 
 from daemonlib import *
-from test_grammar import SCHEMAS
+from test_grammar import SCHEMAS, draft_of
 
 ANSWERS = int(sys.argv[3]) if len(sys.argv) > 3 else 200
 CLIENTS = 4
@@ -63,8 +63,7 @@ def answers_validate():
                     try:
                         assert reply["finish"] == "stop", reply["finish"]
                         value = json.loads(text)
-                        draft = jsonschema.Draft7Validator if "dependencies" in str(schema) else jsonschema.Draft202012Validator
-                        draft(schema, format_checker=checker).validate(value)
+                        draft_of(schema)(schema, format_checker=checker).validate(value)
                     except (AssertionError, ValueError, jsonschema.ValidationError) as e:
                         with lock:
                             wrong.append(f"seed {i + 1}: {json.dumps(schema)[:300]}: {text[:300]!r}: {str(e)[:200]}")
