@@ -3,7 +3,7 @@
 
 /*
  * A tile of K_LAYOUT_CUDA times int8 activations on the tensor cores, for the
- * products of matrices (matvec.cuh) and of experts (moe.cuh).
+ * products of matrices (matvec.cuh) and of experts (moe_product.cuh).
  *
  * An MMA has eight columns of activations. Where there are only one or two of
  * them, their blocks of 32 are spread over the columns, with zeros elsewhere:
@@ -142,52 +142,6 @@ static __device__ __forceinline__ void one_tile(const Q &w, const float (&sc)[2]
                                         acc[r] = __fmaf_rn(-mn[r][x], x ? __fadd_rn(s.z, s.w) : __fadd_rn(s.x, s.y), acc[r]);
                         }
                 }
-}
-
-/*
- * One tile, two activations: column n of an MMA has activation n & 1, of the blocks 2 (n / 2) and 2 (n / 2) + 1. a: the codes
- * of all blocks. x: where codes of activation g & 1 begin; dx, sx: scales and sums of both. acc[r * 2 + j]: row g + 8 r,
- * activation j.
- */
-template <class Q>
-static __device__ __forceinline__ void two_tile(const uint32_t (&a)[8][4], const float (&sc)[2][4], const float (&mn)[2][4], const uint8_t *x,
-                                                const uint8_t *const (&dx)[2], const uint8_t *const (&sx)[2], uint32_t g, uint32_t t, float acc[4]) {
-        constexpr int H = Q::N16 ? 2 : 1;
-        int c[2][H][4];
-        const uint4 b = *(const uint4 *)(x + (g >> 1) * 64 + t * 16);
-#pragma unroll
-        for (int k1 = 0; k1 < 2; k1++)
-#pragma unroll
-                for (int i = 0; i < 4 * H; i++)
-                        c[k1][i >> 2][i & 3] = INT_BIAS;
-#pragma unroll
-        for (int kb = 0; kb < 8; kb++) {
-                const bool mine = g >> 1 == kb >> 1;
-                const uint32_t b0 = !mine ? 0 : kb & 1 ? b.z : b.x, b1 = !mine ? 0 : kb & 1 ? b.w : b.y;
-                if (Q::N16) {
-                        mma_k16_add<Q::FIELDS>(c[kb & 1][0], a[kb][0], a[kb][1], b0);
-                        mma_k16_add<Q::FIELDS>(c[kb & 1][H - 1], a[kb][2], a[kb][3], b1);
-                } else {
-                        mma_k32_add<Q::FIELDS>(c[kb & 1][0], a[kb], b0, b1);
-                }
-        }
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-                const float2 d = *(const float2 *)(dx[j] + t * 8);
-                const float4 s = Q::HAS_MIN ? *(const float4 *)(sx[j] + t * 16) : make_float4(0, 0, 0, 0);
-#pragma unroll
-                for (int r = 0; r < 2; r++)
-#pragma unroll
-                        for (int k1 = 0; k1 < 2; k1++)
-#pragma unroll
-                                for (int h = 0; h < H; h++) {
-                                        const float s0 = k1 ? s.z : s.x, s1 = k1 ? s.w : s.y;
-                                        float *to = &acc[r * 2 + j];
-                                        *to = __fmaf_rn(sc[r][k1 * H + h], __fmul_rn(int_sum(c[k1][h][2 * r + j], tile_field<Q>(k1, h)), k1 ? d.y : d.x), *to);
-                                        if (Q::HAS_MIN)
-                                                *to = __fmaf_rn(-mn[r][k1 * H + h], !Q::N16 ? __fadd_rn(s0, s1) : h ? s1 : s0, *to);
-                                }
-        }
 }
 
 /* The four lanes' sums of four values, added as (0 + 1) + (2 + 3): value t for lane t. */
