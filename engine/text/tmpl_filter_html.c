@@ -460,9 +460,11 @@ FILTER(f_urlize) {
         l.attributes = t_sb_done(&sb);
         if (b[4].kind != V_ABSENT && b[4].kind != V_NONE) {
                 l.schemes = t_to_list(r, b[4]);
-                for (size_t i = 0; i < l.schemes->n; i++)
-                        if (!is_scheme(t_arg_str(r, "urlize: a scheme", l.schemes->v[i])))
-                                t_fail(&r->c, "urlize: '%.60s' is not a valid URI scheme prefix", l.schemes->v[i].s->p);
+                for (size_t i = 0; i < l.schemes->n; i++) {
+                        const struct t_str *scheme = t_arg_str(r, "urlize: a scheme", l.schemes->v[i]);
+                        if (!is_scheme(scheme))
+                                t_fail(&r->c, "urlize: '%.*s' is not a valid URI scheme prefix", (int)MIN(scheme->n, (size_t)60), scheme->p);
+                }
         }
         t_step(r, s->n / 2);
         t_sb_init(&sb, &r->c);

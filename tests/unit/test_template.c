@@ -156,6 +156,7 @@ static void test_render_errors(void **state) {
                 { "{% set x.y = 1 %}", "line 1: cannot assign attribute on non-namespace object" },
                 { "{{ [1].append(2, 3) }}", "line 1: 'append' takes at most 1 argument(s), found 2" },
                 { "{{ 'a'|trim(nosuch=1) }}", "line 1: 'trim' has no argument 'nosuch'" },
+                { "{{ 'a'|urlize(extra_schemes=['ab:cd'[:2]]) }}", "line 1: urlize: 'ab' is not a valid URI scheme prefix" },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
