@@ -8,6 +8,8 @@
 
 #include "engine/text/gram_schema.h"
 
+enum { TEXT = 64, PARTS = 16 }; /* so many bytes, so many properties or items are as much work as one value */
+
 static void work(struct gs *g, size_t n) {
         g->work += n;
         if (g->work > GS_MAX_WORK)
@@ -26,10 +28,12 @@ static size_t characters(const char *p, size_t n) {
         return chars;
 }
 
-static bool string_fits(const json_t *v, const struct gs_string *s) {
+static bool string_fits(struct gs *g, const json_t *v, const struct gs_string *s) {
         const char *p = json_string_value(v);
-        size_t n = json_string_length(v), chars = characters(p, n);
+        size_t n = json_string_length(v), chars;
 
+        work(g, n / TEXT);
+        chars = characters(p, n);
         return dfa_accepts(s->dfa, p, n) && chars >= s->min && chars <= s->max;
 }
 
@@ -49,7 +53,7 @@ static bool same(struct gs *g, const json_t *a, const json_t *b) {
         const json_t *v;
         size_t i;
 
-        work(g, 1);
+        work(g, 1 + json_string_length(a) / TEXT);
         if (json_is_number(a) && json_is_number(b))
                 return gs_to_dec(g, a, &x) && gs_to_dec(g, b, &y) && gs_dec_cmp(&x, &y) == 0;
         if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) || json_object_size(a) != json_object_size(b))
@@ -70,6 +74,7 @@ static bool array_fits(struct gs *g, const json_t *v, const struct gs_array *a) 
 
         if (n < a->min || n > a->max)
                 return false;
+        work(g, n / PARTS);
         for (size_t i = 0; i < n; i++) {
                 const json_t *item = json_array_get(v, i);
 
@@ -90,6 +95,7 @@ static bool object_fits(struct gs *g, const json_t *v, const struct gs_object *o
 
         if (n < o->min || n > o->max)
                 return false;
+        work(g, o->n_prop / PARTS);
         for (size_t i = 0; i < o->n_prop; i++) {
                 x = json_object_getn(v, o->prop[i].name, o->prop[i].n);
                 if (x ? !node_fits(g, x, o->prop[i].node) : o->prop[i].required)
@@ -100,7 +106,7 @@ static bool object_fits(struct gs *g, const json_t *v, const struct gs_object *o
                 uint32_t node = GS_NONE_NODE;
                 bool declared = false;
 
-                work(g, 1 + o->n_prop / 16);
+                work(g, 1 + o->n_prop / PARTS + o->n_cls * len / TEXT);
                 for (size_t i = 0; i < o->n_prop && !declared; i++)
                         declared = o->prop[i].n == len && memcmp(o->prop[i].name, key, len) == 0;
                 for (size_t i = 0; i < o->n_cls && !declared && node == GS_NONE_NODE; i++)
@@ -122,7 +128,7 @@ bool gs_fits(struct gs *g, const json_t *v, const struct gs_alts *a) {
         case JSON_FALSE: return yes || a->words & GS_FALSE;
         case JSON_STRING:
                 for (size_t i = 0; i < a->n_str && !yes; i++)
-                        yes = string_fits(v, a->str[i]);
+                        yes = string_fits(g, v, a->str[i]);
                 return yes;
         case JSON_INTEGER:
         case JSON_REAL:

@@ -32,7 +32,7 @@ static const char *token_of(struct gs *g, const char *p, bool uri, const char **
 
         for (p++; *p && *p != '/'; p++) {
                 char ch = *p;
-                if (uri && ch == '%' && hex(p[1]) >= 0 && hex(p[2]) >= 0) {
+                if (uri && ch == '%' && hex(p[1]) >= 0 && hex(p[2]) >= 0 && hex(p[1]) + hex(p[2]) > 0) { /* no key has a zero byte */
                         ch = (char)(hex(p[1]) * 16 + hex(p[2]));
                         p += 2;
                 }
@@ -47,7 +47,10 @@ static const char *token_of(struct gs *g, const char *p, bool uri, const char **
 }
 
 static const json_t *member(const json_t *j, const char *token) {
-        return json_is_array(j) ? json_array_get(j, strtoul(token, NULL, 10)) : json_object_get(j, token);
+        if (!json_is_array(j))
+                return json_object_get(j, token);
+        /* digits, none of them idle (RFC 6901, 4) */
+        return token[0] && token[strspn(token, "0123456789")] == 0 && (token[0] != '0' || !token[1]) ? json_array_get(j, strtoul(token, NULL, 10)) : NULL;
 }
 
 /* The resource that the schema at this path is in; *ret_path: its own. */

@@ -201,8 +201,10 @@ static bool get_dec(struct gs *g, const json_t *s, const char *path, const char 
 
         if (!j)
                 return false;
-        if (!json_is_number(j) || !gs_to_dec(g, j, ret))
+        if (!json_is_number(j))
                 t_fail(g->c, "must be a number");
+        if (!gs_to_dec(g, j, ret))
+                t_fail(g->c, "a number has more than 64 digits");
         return true;
 }
 
