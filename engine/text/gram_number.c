@@ -16,6 +16,7 @@
  * point than it needs; a double beyond 10^18 (1e25) with an exponent only, as
  * its digits written out are another number for those who read them as whole.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -648,6 +649,13 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
                 if (c > 0 || (c == 0 && (n->lo_excl || n->hi_excl)))
                         return NULL;
         }
+        if (n->step && point(n)) { /* one number is a multiple or is none, wherever it lies */
+                double quotient = n->lo_double / ((double)n->step / pow(10, n->step_digits));
+                if (quotient != trunc(quotient))
+                        return NULL;
+                n->step = 0;
+                n->step_digits = 0;
+        }
         n->big = n->integer && !n->step && point(n) && n->lo.exp > 18;
         if (n->big) {
                 if (n->lo.rounded || n->lo.exp > MAX_BIG)
@@ -666,8 +674,11 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
                 if (n->has_lo && n->has_hi && n->ilo > n->ihi)
                         return NULL;
         }
-        if ((n->integer || n->step) && !(gs_number_check(n, "", 0) & GS_VIABLE) && !(gs_number_check(n, "-", 1) & GS_VIABLE))
+        if ((n->integer || n->step) && !(gs_number_check(n, "", 0) & GS_VIABLE) && !(gs_number_check(n, "-", 1) & GS_VIABLE)) {
+                if (n->step && (!n->has_lo || !n->has_hi || (n->lo.neg && n->lo.exp > GS_STEP_WHOLE) || (!n->hi.neg && n->hi.exp > GS_STEP_WHOLE)))
+                        t_fail(g->c, "multiples of a fraction are supported with up to %d digits before the point", GS_STEP_WHOLE);
                 return NULL;
+        }
         return n;
 }
 

@@ -174,6 +174,7 @@ const char *gs_path_index(struct gs *g, const char *path, size_t i);
 enum { GS_VIABLE = 1, GS_ACCEPT = 2 };
 /* Multiples of a fraction (gram_step.c). */
 #define GS_STEP_DIGITS 4
+#define GS_STEP_WHOLE 15 /* digits before the point */
 bool gs_step_parse(const struct gs_dec *d, int64_t *ret_step, uint8_t *ret_digits);
 unsigned gs_step_check(const struct gs_number *a, const char *text, size_t len, uint32_t *need);
 /* Bytes until it is one, for a viable prefix: as few as were found. */

@@ -9,7 +9,7 @@
  * first.
  *
  * Spelled as plain decimals with no more digits behind the point than the step
- * has, and at most MAX_WHOLE before it; no exponents.
+ * has, and at most GS_STEP_WHOLE before it; no exponents.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +17,11 @@
 
 #include "engine/text/gram_schema.h"
 
-#define MAX_WHOLE 15
 #define TRIES 64
 
-struct prefix { bool neg, dot; unsigned n_int, n_frac; int64_t v; /* its digits */ };
+typedef __int128 steps_t; /* a multiple has up to GS_STEP_WHOLE and GS_STEP_DIGITS digits, which is more than int64_t holds */
+
+struct prefix { bool neg, dot; unsigned n_int, n_frac; steps_t v; /* its digits */ };
 
 static bool take(const char *t, size_t n, struct prefix *ret) {
         struct prefix p = { 0 };
@@ -39,7 +40,7 @@ static bool take(const char *t, size_t n, struct prefix *ret) {
                         p.n_frac++;
                 else if (p.n_int++ && p.v == 0)
                         return false; /* 01 */
-                if (p.n_int > MAX_WHOLE || p.n_frac > GS_STEP_DIGITS)
+                if (p.n_int > GS_STEP_WHOLE || p.n_frac > GS_STEP_DIGITS)
                         return false;
                 p.v = p.v * 10 + (t[i] - '0');
         }
@@ -55,7 +56,7 @@ static int64_t power(unsigned n) {
 }
 
 /* 'v' steps of the last digit: is that number one? */
-static bool fits(const struct gs_number *a, bool neg, int64_t v) {
+static bool fits(const struct gs_number *a, bool neg, steps_t v) {
         int64_t unit = power(a->step_digits);
         char text[40];
         struct gs_dec d;
@@ -76,13 +77,13 @@ static bool fits(const struct gs_number *a, bool neg, int64_t v) {
 }
 
 /* The least of those in [from, to) that fits, of the few that are tried. */
-static bool some(const struct gs_number *a, bool neg, int64_t from, int64_t to) {
+static bool some(const struct gs_number *a, bool neg, steps_t from, steps_t to) {
         int64_t unit = power(a->step_digits), by = a->step;
         const struct gs_dec *near = neg ? a->has_hi ? &a->hi : NULL : a->has_lo ? &a->lo : NULL;
 
         /* up to the bound that lies nearer to zero, so that the tries are not wasted below it */
         if (near && near->n && near->neg == neg) {
-                int64_t bound = 0;
+                steps_t bound = 0;
                 for (int i = 0; i < near->exp + (int)a->step_digits && bound < to; i++)
                         bound = bound * 10 + (i < near->n ? near->d[i] - '0' : 0);
                 from = MAX(from, MIN(bound, to));
@@ -122,15 +123,15 @@ unsigned gs_step_check(const struct gs_number *a, const char *text, size_t len, 
                 return GS_VIABLE;
         }
         if (p.dot) {
-                int64_t from = p.v * power(a->step_digits - p.n_frac), room = power(a->step_digits - p.n_frac);
+                steps_t from = p.v * power(a->step_digits - p.n_frac), room = power(a->step_digits - p.n_frac);
                 *need = a->step_digits - p.n_frac;
                 return some(a, p.neg, from, from + room) ? GS_VIABLE : 0;
         }
         if (p.n_int && p.v == 0)
                 return 0;
-        for (unsigned j = p.n_int ? 1 : 0; p.n_int + j <= MAX_WHOLE && !out; j++) {
-                int64_t from = p.n_int ? p.v * power(j) : j ? power(j - 1) : 0, to = p.n_int ? (p.v + 1) * power(j) : power(j);
-                if (from <= INT64_MAX / unit - 1 && to <= INT64_MAX / unit - 1 && some(a, p.neg, from * unit, to * unit)) {
+        for (unsigned j = p.n_int ? 1 : 0; p.n_int + j <= GS_STEP_WHOLE && !out; j++) {
+                steps_t from = p.n_int ? p.v * power(j) : j ? power(j - 1) : 0, to = p.n_int ? (p.v + 1) * power(j) : power(j);
+                if (some(a, p.neg, from * unit, to * unit)) {
                         *need = MAX(j, 1u) + (a->integer ? 0 : a->step_digits + 1);
                         out = GS_VIABLE;
                 }

@@ -149,6 +149,8 @@ REFUSED = [
     ({"enum": [{}] * 4000, "not": {"properties": {"a%d" % i: {} for i in range(1000)}}}, "/not: the schema's combinations are too many"),
     ({"enum": [{"k" * 60000: 1}], "oneOf": [{"patternProperties": {"b": True}}] * 300}, "/oneOf: the schema's combinations are too many"),
     ({"type": "number", "maximum": 10**80 + 1}, "/maximum: a number has more than 64 digits"), ({"type": "number", "maximum": "1"}, "/maximum: must be a number"),
+    ({"type": "number", "multipleOf": 0.5, "minimum": 10**16}, "/: multiples of a fraction are supported with up to 15 digits"),
+    ({"enum": [1], "not": {"multipleOf": 0.5, "maximum": -1e16}}, "/not: multiples of a fraction are supported with up to 15 digits"),
     ({"prefixItems": [INT], "items": {"$ref": "#/prefixItems/x"}}, "/items/$ref: there is nothing at '#/prefixItems/x'"), ({"prefixItems": [INT], "items": {"$ref": "#/prefixItems/00"}}, "/items/$ref: there is nothing at"),
     ({"$defs": {"a": INT}, "$ref": "#/$defs/a%00b"}, "/$ref: there is nothing at"),
     ({"type": "array", "contains": INT, "minContains": -1}, "/minContains: must be a whole number"),
@@ -183,6 +185,10 @@ REFUSED = [
 NUMBERS = [
     ({"type": "number", "multipleOf": 0.01}, ["0.5", "2.50", "0", "-3.1", "12345678.25", "7"], ["0.07", "0.005", "1e2", "2.500", "01.5"]), # spellings: one for whole numbers, no idle digits for a constant
     ({"type": "integer", "minimum": 0, "maximum": 18446744073709551615}, ["0", "7", "999999999999999999"], ["-1", "18446744073709551616"]), # bounds past 64 bits
+    ({"type": "number", "multipleOf": 0.0001}, ["922337203685478", "999999999999999", "-999999999999999.5"], ["1000000000000000"]), # more than 64 bits of steps
+    ({"type": "number", "multipleOf": 0.0001, "minimum": 990000000000000}, ["990000000000000", "990000000000001.25"], ["1", "99000000000000"]),
+    ({"enum": [12345678901234567890, 5, 0.25, 1e16], "multipleOf": 0.5}, ["12345678901234567890", "5", "10000000000000000"], ["0.25"]), # a constant is a multiple wherever it lies
+    ({"enum": [12345678901234567890, 5, 0.25], "not": {"multipleOf": 0.5}}, ["0.25"], ["12345678901234567890", "5"]),
     (INT, ["0", "-7", "12345678901234567890"], ["1.0", "1e5", "1E2", "-3.00", "5e0", "01"]),
     ({"type": "integer", "minimum": 1, "maximum": 9}, ["5"], ["5.0", "5e0"]), ({"type": "number", "multipleOf": 5}, ["15"], ["15.0", "1.5e1"]),
     ({"const": 5}, ["5"], ["5.0", "5e0"]), ({"const": 5.0}, ["5"], ["5.0"]), ({"enum": [2.5, 1]}, ["2.5", "2.5e0", "1"], ["2.50", "2.500000", "1.0"]),
