@@ -70,11 +70,13 @@ static int collect(struct gs_source *s, const json_t *j, const json_t *marked) {
         int r = 0;
 
         if (json_is_real(j) && json_is_string(marked)) {
-                struct gs_big *more = h_realloc(s->big, (s->n_big + 1) * sizeof(*more));
-                if (!more)
-                        return -ENOMEM;
-                s->big = more;
-                more[s->n_big++] = (struct gs_big){ j, json_string_value(marked), json_string_length(marked) };
+                if ((s->n_big & (s->n_big - 1)) == 0) { /* there is room for as many as the next power of two */
+                        struct gs_big *more = h_realloc(s->big, MAX(2 * s->n_big, (size_t)1) * sizeof(*more));
+                        if (!more)
+                                return -ENOMEM;
+                        s->big = more;
+                }
+                s->big[s->n_big++] = (struct gs_big){ j, json_string_value(marked), json_string_length(marked) };
         }
         json_object_foreach((json_t *)j, key, v)
                 if ((r = collect(s, v, json_object_get(marked, key))) < 0)
