@@ -3,7 +3,6 @@
  * Whether one value is allowed: what 'not' and 'if' do to an enum needs no
  * alternatives that say the opposite, as each of its values can be looked at.
  */
-#include <math.h>
 #include <string.h>
 
 #include "engine/text/gram_schema.h"
@@ -37,12 +36,10 @@ static bool string_fits(struct gs *g, const json_t *v, const struct gs_string *s
         return dfa_accepts(s->dfa, p, n) && chars >= s->min && chars <= s->max;
 }
 
-/* Multiples of fractions as validators see them: they divide doubles. */
 static bool number_fits(struct gs *g, const json_t *v, const struct gs_number *n) {
-        double step = (double)n->step / pow(10, n->step_digits), quotient = n->step ? json_number_value(v) / step : 0;
         struct gs_dec d;
 
-        return gs_to_dec(g, v, &d) && gs_number_inside(n, &d) && quotient == trunc(quotient) &&
+        return gs_to_dec(g, v, &d) && gs_number_inside(n, &d) && (!n->step || gs_step_divides(n, json_number_value(v))) &&
                (!n->integer || d.n <= d.exp || d.n == 0) && (!n->multiple || gs_dec_modulo(&d, n->multiple) == 0);
 }
 

@@ -16,7 +16,6 @@
  * point than it needs; a double beyond 10^18 (1e25) with an exponent only, as
  * its digits written out are another number for those who read them as whole.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -650,8 +649,7 @@ const struct gs_number *gs_number_new(struct gs *g, const struct gs_number *prot
                         return NULL;
         }
         if (n->step && point(n)) { /* one number is a multiple or is none, wherever it lies */
-                double quotient = n->lo_double / ((double)n->step / pow(10, n->step_digits));
-                if (quotient != trunc(quotient))
+                if (!gs_step_divides(n, n->lo_double))
                         return NULL;
                 n->step = 0;
                 n->step_digits = 0;

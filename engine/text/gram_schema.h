@@ -176,6 +176,8 @@ enum { GS_VIABLE = 1, GS_ACCEPT = 2 };
 #define GS_STEP_DIGITS 4
 #define GS_STEP_WHOLE 15 /* digits before the point */
 bool gs_step_parse(const struct gs_dec *d, int64_t *ret_step, uint8_t *ret_digits);
+/* Is it a multiple, as validators see it: they divide doubles. */
+bool gs_step_divides(const struct gs_number *a, double value);
 unsigned gs_step_check(const struct gs_number *a, const char *text, size_t len, uint32_t *need);
 /* Bytes until it is one, for a viable prefix: as few as were found. */
 uint32_t gs_number_need(const struct gs_number *n, const char *text, size_t len);

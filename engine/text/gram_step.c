@@ -55,12 +55,17 @@ static int64_t power(unsigned n) {
         return v;
 }
 
+bool gs_step_divides(const struct gs_number *a, double value) {
+        double quotient = value / ((double)a->step / (double)power(a->step_digits));
+
+        return quotient == __builtin_trunc(quotient);
+}
+
 /* 'v' steps of the last digit: is that number one? */
 static bool fits(const struct gs_number *a, bool neg, steps_t v) {
         int64_t unit = power(a->step_digits);
         char text[40];
         struct gs_dec d;
-        double quotient;
         int c, n;
 
         if (v % a->step || (a->integer && v % unit) || (a->multiple && v / unit % a->multiple))
@@ -72,8 +77,7 @@ static bool fits(const struct gs_number *a, bool neg, steps_t v) {
                 return false;
         if (a->has_hi && ((c = gs_dec_cmp(&d, &a->hi)) > 0 || (c == 0 && a->hi_excl)))
                 return false;
-        quotient = strtod(text, NULL) / ((double)a->step / (double)unit);
-        return quotient == __builtin_trunc(quotient);
+        return gs_step_divides(a, strtod(text, NULL));
 }
 
 /* The least of those in [from, to) that fits, of the few that are tried. */
