@@ -150,7 +150,7 @@ template <> struct direct<K_Q4_K> : direct_p4 {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                         float sc[2], mn[2];
-                        khead::pair(head(l, r), (uint32_t)q, sc, mn);
+                        khead::pair<true>(head(l, r), (uint32_t)q, sc, mn);
 #pragma unroll
                         for (int i = 0; i < I; i++) {
                                 const float d = (i ^ l.odd) ? sc[1] : sc[0], m = (i ^ l.odd) ? mn[1] : mn[0], bias = -8388608.0f * d;

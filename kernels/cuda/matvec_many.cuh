@@ -56,7 +56,7 @@ static __device__ __forceinline__ void many_quarter(const tile_src &src, Q &w, u
         w.template load_codes<true>(src, lane, q);
 #pragma unroll
         for (int r = 0; r < 2; r++)
-                Q::pair(src, lane >> 2, q, r, sc[r], mn[r]);
+                Q::template pair<true>(src, lane >> 2, q, r, sc[r], mn[r]);
 #pragma unroll
         for (int k1 = 0; k1 < 2; k1++) {
                 uint32_t a[4];

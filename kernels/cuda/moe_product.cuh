@@ -35,21 +35,21 @@ template <int TYPE> static __device__ __forceinline__ void moe_fetch(uint8_t *to
                 copy_plane<TB.code + TB.high + TB.scale, TB.super>(dst, s.super + lane * 16, lane);
 }
 /* A tile's codes, and the scales of this lane's blocks. */
-template <int TYPE>
+template <int TYPE, bool MANY>
 static __device__ __forceinline__ void moe_take(qtype<TYPE> &w, float (&sc)[2][4], float (&mn)[2][4], const uint8_t *from, uint32_t lane) {
         constexpr tile_bytes TB = tile_bytes_of<TYPE>();
         const tile_src src = {from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale};
         w.template load_codes<true>(src, lane);
 #pragma unroll
         for (int r = 0; r < 2; r++)
-                qtype<TYPE>::pair(src, lane >> 2, lane & 3, r, sc[r], mn[r]);
+                qtype<TYPE>::template pair<MANY>(src, lane >> 2, lane & 3, r, sc[r], mn[r]);
 }
 /* One row's activations, which are in the ring behind the tile. */
 template <int TYPE> static __device__ __forceinline__ void moe_one(const uint8_t *from, uint32_t lane, float acc[2]) {
         const uint8_t *x = from + tile_stage<TYPE>::BYTES;
         qtype<TYPE> w;
         float sc[2][4], mn[2][4];
-        moe_take<TYPE>(w, sc, mn, from, lane);
+        moe_take<TYPE, false>(w, sc, mn, from, lane);
         one_tile(w, sc, mn, x, x + 256, x + 256 + 32, lane >> 2, lane & 3, acc);
 }
 /* Its sums of rows g and g + 8, in all four lanes. */
@@ -114,8 +114,8 @@ template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE>::WARP
                 rg = blockIdx.x * 2 + (l & 1);
                 return rg < a.side[s].n_rg;
         };
-        uint32_t pi = 0, pt = 0, slot_in = 0, slot_out = 0, from_side = 0, from_tile = 0; /* a tile's number, not its addresses: registers */
-        auto ask = [&]() {
+        uint32_t pi = 0, pt = 0, slot = 0, from_side = 0, from_tile = 0; /* a tile's number, not its addresses: registers */
+        auto ask = [&](uint32_t to) {
                 if (pt == 0)
                         for (; pi < rounds; pi++) {
                                 uint32_t rg;
@@ -126,19 +126,18 @@ template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE>::WARP
                         }
                 if (pi < rounds) {
                         const moe_side &s = a.side[from_side];
-                        moe_fetch<TYPE>(ring + slot_in * STAGE, tile_at(s.w, (size_t)expert * s.expert_stride, from_tile + pt), lane);
-                        moe_fetch_piece(ring + slot_in * STAGE + SH::TILE, a.x + pair / a.n_used * image_slot(a.kpad), a.kpad, sb0 + pt, lane);
+                        moe_fetch<TYPE>(ring + to * STAGE, tile_at(s.w, (size_t)expert * s.expert_stride, from_tile + pt), lane);
+                        moe_fetch_piece(ring + to * STAGE + SH::TILE, a.x + pair / a.n_used * image_slot(a.kpad), a.kpad, sb0 + pt, lane);
                         if (++pt == tiles) {
                                 pt = 0;
                                 pi++;
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
-                slot_in = slot_in + 1 == RING ? 0 : slot_in + 1;
         };
 #pragma unroll
         for (int i = 0; i < RING; i++)
-                ask();
+                ask(i);
         for (uint32_t i = 0; i < rounds; i++) {
                 const uint32_t l = i * beside + warp / a.ks;
                 uint32_t s, rg;
@@ -149,10 +148,10 @@ template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE>::WARP
                 for (uint32_t k = 0; k < tiles; k++) {
                         asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
                         __syncwarp();
-                        moe_one<TYPE>(ring + slot_out * STAGE, lane, acc);
-                        slot_out = slot_out + 1 == RING ? 0 : slot_out + 1;
+                        moe_one<TYPE>(ring + slot * STAGE, lane, acc);
                         __syncwarp();
-                        ask(); /* into the place just read */
+                        ask(slot); /* into the place just read */
+                        slot = slot + 1 == RING ? 0 : slot + 1;
                 }
                 moe_one_sums(acc, INV);
                 if (t == 0) {
@@ -415,7 +414,7 @@ __global__ void __launch_bounds__(moe_many_shape<TYPE>::THREADS, moe_many_shape<
                                         const uint8_t *from = next();
                                         Q w;
                                         float sc[2][4], mn[2][4];
-                                        moe_take<TYPE>(w, sc, mn, from, lane);
+                                        moe_take<TYPE, true>(w, sc, mn, from, lane);
                                         __syncwarp();
                                         ask(); /* into the place just read */
                                         moe_two(w, sc, mn, in, g, acc);
@@ -476,8 +475,11 @@ __global__ void __launch_bounds__(moe_many_shape<TYPE>::THREADS, moe_many_shape<
         asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Down row by row: block (row group, row); its n_used * ks parts are shared among the warps. */
-template <int TYPE> __global__ void __launch_bounds__(32 * moe_shape<TYPE>::WARPS, 1) moe_down_sum_kernel(const moe_product a) {
+/*
+ * Down row by row: block (row group, row); its n_used * ks parts are shared among the warps. Bounds of more threads than it has: 72
+ * registers, so that twelve warps find room beside a block of gate/up, or twice on a multiprocessor.
+ */
+template <int TYPE> __global__ void __launch_bounds__(896, 1) moe_down_sum_kernel(const moe_product a) {
         typedef qtype<TYPE> Q;
         typedef moe_shape<TYPE> SH;
         constexpr int RING = SH::RING, STAGE = SH::STAGE;

@@ -97,51 +97,94 @@ template <int AT, int BYTES> static __device__ __forceinline__ void copy_plane(u
                         copy16<AT + BYTES / 512 * 512>(to, from, BYTES / 512 * 512);
 }
 
+/* one_tile()'s codes of block kb, and how many times they are too large. */
+template <class Q> static __device__ __forceinline__ void one_codes(const Q &w, int kb, uint32_t a[4]) {
+        if constexpr (Q::LEFT != 0)
+                w.left(kb, a);
+        else
+                tile_codes(w, kb, a);
+}
+template <class Q> static __device__ __forceinline__ constexpr float one_field(int kb, int h) {
+        return Q::LEFT != 0 ? Q::LEFT : tile_field<Q>(kb, h);
+}
+/* Four signed bytes, each times -1. */
+static __device__ __forceinline__ uint32_t bytes_less(uint32_t v) { return (0x80808080 - (v & 0x7f7f7f7f)) ^ (~v & 0x80808080); }
+
 /*
- * One tile, one activation: column n of an MMA has its n-th block of 32, or n-th half of one. acc[r] += this lane's part of row
- * g + 8 r.
+ * One tile, one activation: column n of an MMA has the n-th of the activation's eight blocks of 32; with scales every 16
+ * columns, half n & 1 of block n & ~1 or of n | 1. So what the MMA with that block of weights has in column n is a sum that is
+ * wanted, and what else it has there is not. Four MMAs at a time add up in two pairs, each with what zeros in four of the
+ * columns leave of both, so that a lane finds the sums of its blocks, 2t + x, in one of the two: fewer zeros to be put into
+ * operands, and shorter chains, than if all were in one. Codes that are to be taken away (SPLIT) meet the activation times -1. acc[r] +=
+ * this lane's part of row g + 8 r.
  */
 template <class Q>
 static __device__ __forceinline__ void one_tile(const Q &w, const float (&sc)[2][4], const float (&mn)[2][4], const uint8_t *codes,
                                                 const uint8_t *dx, const uint8_t *sx, uint32_t g, uint32_t t, float acc[2]) {
-        int c[2][4];
+        constexpr bool U = Q::FIELDS || Q::LEFT != 0;
+        constexpr int H = Q::N16 ? 2 : 1;
+        const bool low = g < 4, second = g & 1, odd = t & 1;
+        uint2 b[2][2], less[2]; /* [x][p]: of MMAs with the blocks 4 p + 2 j + x; [p]: the same times -1 */
+        if (Q::N16) {
+                const uint8_t *at = codes + (g >> 1) * 64 + t * 16 + (g & 1) * 4;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-                c[0][i] = c[1][i] = INT_BIAS;
-        const uint8_t *b = codes + (g >> 1) * 64 + t * 16;
-        const uint2 bw = Q::N16 ? make_uint2(*(const uint32_t *)(b + (g & 1) * 4), *(const uint32_t *)(b + 8 + (g & 1) * 4))
-                                : *(const uint2 *)(b + (g & 1) * 8);
-#pragma unroll
-        for (int kb = 0; kb < 8; kb++) {
-                uint32_t a[4];
-                tile_codes(w, kb, a);
-                if (Q::N16) { /* column n: half n & 1 of block n & ~1 (c[0]) or n | 1 (c[1]) */
-                        uint32_t v = kb & 1 ? bw.y : bw.x;
-                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == (kb & ~1) ? v : 0, g == (kb | 1) ? v : 0);
-                } else { /* column n: block n */
-                        mma_k32_add<Q::FIELDS>(c[kb & 1], a, g == kb ? bw.x : 0, g == kb ? bw.y : 0);
+                for (int x = 0; x < 2; x++) {
+                        const uint32_t v = *(const uint32_t *)(at + 8 * x);
+                        b[x][0] = make_uint2(low && !second ? v : 0, low && second ? v : 0);
+                        b[x][1] = make_uint2(low || second ? 0 : v, low || !second ? 0 : v);
+                }
+        } else {
+                uint2 v = *(const uint2 *)(codes + (g >> 1) * 64 + t * 16 + (g & 1) * 8);
+                if (Q::SPLIT)
+                        v = make_uint2(__byte_perm(v.x, v.y, 0x5140), __byte_perm(v.x, v.y, 0x7362));
+                b[0][0] = b[1][0] = make_uint2(low ? v.x : 0, low ? v.y : 0);
+                b[0][1] = b[1][1] = make_uint2(low ? 0 : v.x, low ? 0 : v.y);
+                if (Q::SPLIT) {
+                        v = make_uint2(bytes_less(v.x), bytes_less(v.y));
+                        less[0] = make_uint2(low ? v.x : 0, low ? v.y : 0);
+                        less[1] = make_uint2(low ? 0 : v.x, low ? 0 : v.y);
                 }
         }
         const float2 d = *(const float2 *)(dx + t * 8);
         const float4 s = Q::HAS_MIN ? *(const float4 *)(sx + t * 16) : make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int r = 0; r < 2; r++)
+        for (int x = 0; x < 2; x++) { /* blocks 2t + x of all lanes */
+                int c[2][4];
 #pragma unroll
-                for (int x = 0; x < 2; x++) {
-                        const float dv = x ? d.y : d.x;
-                        if (Q::N16) {
+                for (int j = 0; j < 2; j++)
 #pragma unroll
-                                for (int h = 0; h < 2; h++) {
-                                        acc[r] = __fmaf_rn(sc[r][2 * x + h], __fmul_rn(int_sum(c[x][2 * r + h], tile_field<Q>(x, h)), dv), acc[r]);
-                                        if (Q::HAS_MIN)
-                                                acc[r] = __fmaf_rn(-mn[r][2 * x + h], x ? (h ? s.w : s.z) : (h ? s.y : s.x), acc[r]);
+                        for (int i = 0; i < 4; i++)
+                                c[j][i] = INT_BIAS;
+#pragma unroll
+                for (int p = 0; p < 2; p++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                                uint32_t a[4], down[4];
+                                const int kb = p * 4 + j * 2 + x;
+                                if constexpr (Q::SPLIT) {
+                                        w.split(kb, a, down);
+                                        mma_k32_add<true>(c[j], a, b[x][p].x, b[x][p].y);
+                                        mma_k32_add<true>(c[j], down, less[p].x, less[p].y);
+                                } else {
+                                        one_codes(w, kb, a);
+                                        mma_k32_add<U>(c[j], a, b[x][p].x, b[x][p].y);
                                 }
-                        } else {
-                                acc[r] = __fmaf_rn(sc[r][x], __fmul_rn(int_sum(c[x][2 * r + x], 1), dv), acc[r]);
-                                if (Q::HAS_MIN)
+                        }
+                const float dv = x ? d.y : d.x;
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+#pragma unroll
+                        for (int h = 0; h < H; h++) {
+                                const int at = 2 * r + (Q::N16 ? h : x);
+                                const float sum = int_sum(odd ? c[1][at] : c[0][at], one_field<Q>(x, h));
+                                acc[r] = __fmaf_rn(sc[r][H * x + h], __fmul_rn(sum, dv), acc[r]);
+                                if (Q::HAS_MIN && Q::N16)
+                                        acc[r] = __fmaf_rn(-mn[r][2 * x + h], x ? (h ? s.w : s.z) : (h ? s.y : s.x), acc[r]);
+                                else if (Q::HAS_MIN)
                                         acc[r] = __fmaf_rn(-mn[r][x], x ? __fadd_rn(s.z, s.w) : __fadd_rn(s.x, s.y), acc[r]);
                         }
                 }
+        }
 }
 
 /* The four lanes' sums of four values, added as (0 + 1) + (2 + 3): value t for lane t. */

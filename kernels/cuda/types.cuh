@@ -46,6 +46,12 @@ static __device__ __forceinline__ float sbyte_at(uint32_t w, int i) {
         return __uint_as_float(__byte_perm(w ^ 0x80808080, 0x4b000000, 0x7540 | i)) - 8388736.0f;
 }
 
+/*
+ * v in a register, since the assembler can't tell its value: of a permute's two constants only one may be part of the instruction,
+ * and the other one would be moved to a register each time. at: in shared memory, whose addresses are far below 2^31.
+ */
+static __device__ __forceinline__ uint32_t kept(uint32_t v, const void *at) { return v + ((uint32_t)__cvta_generic_to_shared(at) >> 31); }
+
 /* Four 4-bit indices in the low nibbles of a 16-bit field to bytes of a 16-entry table. */
 struct lut16 { uint32_t t0, t1, t2, t3; };
 static __device__ __forceinline__ uint32_t lut4(const lut16 &l, uint32_t idx) {
@@ -86,6 +92,16 @@ static __device__ __forceinline__ uint32_t p1_word(const uint4 &v, int kb, int r
 #define M4 0x0f0f0f0fu
 #define MH 0xf0f0f0f0u
 
+/* Codes in the upper halves of bytes: shifts to the left run beside the logic operations, those to the right do not. */
+static __device__ __forceinline__ void p4_left(const p4 &p, int kb, uint32_t a[4]) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                uint32_t w = p4_word(p, kb, r);
+                a[r] = (w << 4) & MH;
+                a[2 + r] = w & MH;
+        }
+}
+
 template <int T> struct qtype;
 
 /* ---- 32-wide blocks: f16 scales [g][row][8] ------------------------------------------ */
@@ -111,14 +127,17 @@ struct q_base {
         static constexpr bool SUPER = false, HAS_MIN = false, N16 = false;
         static constexpr bool FIELDS = false; /* has fields(): codes in place within unsigned bytes, 4^(2 (kb & 1) + half) times too large */
         static constexpr float MUL = 1;
+        static constexpr float LEFT = 0;     /* has left(): what one_tile() takes instead of codes(), unsigned bytes of LEFT times the code */
+        static constexpr bool SPLIT = false; /* has split(): so many codes less as many others, each half zeros; columns 2 j, 16 + 2 j, 2 j + 1, 17 + 2 j in a word */
 };
 
 /*
- * What a lane scales when there is one activation (matvec_one.cuh): of a tile in
- * shared memory and row g + 8 r, the scales and mins of the blocks of 32 2 p and
- * 2 p + 1, or of their four halves; times super (and 1 / MUL), if the type has it.
+ * What a lane scales: of a tile in shared memory and row g + 8 r, the scales and mins of the
+ * blocks of 32 2 p and 2 p + 1, or of their four halves; times super (and 1 / MUL), if the type
+ * has it. MANY: the same values for several activations, where registers are scarcer than the
+ * instructions that decoding takes once for all of them.
  */
-#define LANE_PAIR static __device__ __forceinline__ void pair(const tile_src &t, uint32_t g, uint32_t p, int r, float *sc, float *mn)
+#define LANE_PAIR template <bool MANY = false> static __device__ __forceinline__ void pair(const tile_src &t, uint32_t g, uint32_t p, int r, float *sc, float *mn)
 static __device__ __forceinline__ void pair_half(const uint8_t *at, uint32_t p, float *sc) {
         uint32_t v = *(const uint32_t *)(at + p * 4);
         sc[0] = half_lo(v);
@@ -132,19 +151,34 @@ static __device__ __forceinline__ void pair_half_min(const uint8_t *at, uint32_t
 }
 static __device__ __forceinline__ float half_from(const uint8_t *at) { return __half2float(*(const __half *)at); }
 /* d times byte i, rounded once: the 2^23 of ubyte_at() leaves within the multiply-add. bias: -2^23 d, which is exact. */
-static __device__ __forceinline__ float ubyte_times(uint32_t w, int i, float d, float bias) {
-        return __fmaf_rn(__uint_as_float(__byte_perm(w, 0x4b000000, 0x7540 | i)), d, bias);
+static __device__ __forceinline__ float ubyte_times(uint32_t w, int i, float d, float bias, uint32_t plus = 0x4b000000) {
+        return __fmaf_rn(__uint_as_float(__byte_perm(w, plus, 0x7540 | i)), d, bias);
 }
-template <int N> static __device__ __forceinline__ void pair_signed(uint32_t v, float d, float *sc) {
+/*
+ * d (11 bits at most, times a power of two) times signed bytes. One activation: v ^ 128 in the second byte of 2^15, a float, times d,
+ * less (2^15 + 128) d, a bias of nine bits more than d. Both products and the bias are exact, so the multiply-add rounds nothing away.
+ */
+template <bool MANY, int N> static __device__ __forceinline__ void pair_signed(uint32_t v, float d, const void *at, float *sc) {
+        if (MANY) {
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                        sc[i] = __fmul_rn(sbyte_at(v, i), d);
+                return;
+        }
+        const uint32_t plus = N > 2 ? kept(0x47000000, at) : 0x47000000; /* two: not worth a register */
+        const float bias = -32896.0f * d;
+        v ^= 0x80808080;
 #pragma unroll
         for (int i = 0; i < N; i++)
-                sc[i] = __fmul_rn(sbyte_at(v, i), d);
+                sc[i] = __fmaf_rn(__uint_as_float(__byte_perm(v, plus, 0x7404 | (i << 4))), d, bias);
 }
-template <int N> static __device__ __forceinline__ void pair_unsigned(uint32_t v, float d, float *sc) {
+/* d times unsigned bytes, from number 'first' on. */
+template <bool MANY, int N> static __device__ __forceinline__ void pair_unsigned(uint32_t v, int first, float d, const void *at, float *sc) {
+        const uint32_t plus = MANY ? 0x4b000000 : kept(0x4b000000, at); /* 2^23 */
         const float bias = -8388608.0f * d;
 #pragma unroll
         for (int i = 0; i < N; i++)
-                sc[i] = ubyte_times(v, i, d, bias);
+                sc[i] = ubyte_times(v, first + i, d, bias, plus);
 }
 
 template <> struct qtype<K_Q4_0> : q_base {
@@ -153,14 +187,7 @@ template <> struct qtype<K_Q4_0> : q_base {
         template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale16_load<S>(s, t.scale, lane); }
         LANE_PAIR { pair_half(t.scale + g * 32 + r * 16, p, sc); }
-        __device__ void codes(int kb, uint32_t a[4]) const {
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                        uint32_t w = p4_word(q, kb, r);
-                        a[r] = (w << 4) & MH;
-                        a[2 + r] = w & MH;
-                }
-        }
+        __device__ void codes(int kb, uint32_t a[4]) const { p4_left(q, kb, a); }
         __device__ float scale(int kb, int, int r) const { return half_at(s.d[r], kb); }
         __device__ float min(int, int, int) const { return 0; }
         __device__ void super(float *, float *) const {}
@@ -168,10 +195,12 @@ template <> struct qtype<K_Q4_0> : q_base {
 
 template <> struct qtype<K_Q4_1> : q_base {
         static constexpr bool HAS_MIN = true;
+        static constexpr float LEFT = 16;
         p4 q; scale32 s;
         template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale32_load<S>(s, t.scale, lane); }
         LANE_PAIR { pair_half_min(t.scale + g * 64 + r * 32, p, sc, mn); }
+        __device__ void left(int kb, uint32_t a[4]) const { p4_left(q, kb, a); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -256,11 +285,39 @@ template <> struct qtype<K_Q8_0> : q_base {
 #define LUT_IQ4 {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u} /* -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113 */
 #define LUT_FP4 {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu} /* twice 0 .5 1 1.5 2 3 4 6 and their negatives */
 
+/*
+ * A table as the upper or the lower eight of its entries, less the others: a permute has room for eight, and where the bit of a
+ * selector is set that would say which, it gives the entry's sign bit instead, eight times; so where no entry is negative, zeros.
+ */
+struct lut8x2 { uint32_t up0, up1, down0, down1, flip; }; /* flip: for 'up' */
+#define LUT_IQ4_SPLIT {0x26190d01u, 0x71594535u, 0x4153687fu, 0x0a162331u, 0x88888888u}
+#define LUT_FP4_SPLIT {0x03020100u, 0x0c080604u, 0x03020100u, 0x0c080604u, 0}
+static __device__ __forceinline__ uint32_t entry_or_sign(uint32_t t0, uint32_t t1, uint32_t sel) { /* __byte_perm() has no sign bits */
+        uint32_t r;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(t0), "r"(t1), "r"(sel));
+        return r;
+}
+static __device__ __forceinline__ void split8(const lut8x2 &l, const p4 &q, int kb, uint32_t up[4], uint32_t down[4]) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+                const uint32_t u = p4_word(q, kb, r) ^ l.flip, d = p4_word(q, kb, r) ^ ~l.flip & 0x88888888u;
+                up[r] = entry_or_sign(l.up0, l.up1, u);
+                up[2 + r] = entry_or_sign(l.up0, l.up1, u >> 16);
+                down[r] = entry_or_sign(l.down0, l.down1, d);
+                down[2 + r] = entry_or_sign(l.down0, l.down1, d >> 16);
+        }
+}
+
 template <> struct qtype<K_IQ4_NL> : q_base {
+        static constexpr bool SPLIT = true;
         p4 q; scale16 s;
         template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { scale16_load<S>(s, t.scale, lane); }
         LANE_PAIR { pair_half(t.scale + g * 32 + r * 16, p, sc); }
+        __device__ void split(int kb, uint32_t up[4], uint32_t down[4]) const {
+                const lut8x2 l = LUT_IQ4_SPLIT;
+                split8(l, q, kb, up, down);
+        }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_IQ4;
                 lut8(l, p4_word(q, kb, 0), a[0], a[2]);
@@ -272,13 +329,19 @@ template <> struct qtype<K_IQ4_NL> : q_base {
 };
 
 template <> struct qtype<K_MXFP4> : q_base {
+        static constexpr bool SPLIT = true;
         p4 q; uint4 e; /* exponents of rows g (x, y) and g + 8 (z, w) */
         template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { e = ld16<S>(t.scale + (lane >> 2) * 16); }
         LANE_PAIR {
-                uint32_t v = *(const uint16_t *)(t.scale + g * 16 + r * 8 + p * 2);
-                sc[0] = value(v & 255);
-                sc[1] = value(v >> 8);
+                const uint8_t *at = t.scale + g * 16 + r * 8 + p * 2;
+                const uint32_t v = MANY ? *(const uint16_t *)at : 0;
+                sc[0] = MANY ? value(v & 255) : value_alone(at[0]);
+                sc[1] = MANY ? value(v >> 8) : value_alone(at[1]);
+        }
+        __device__ void split(int kb, uint32_t up[4], uint32_t down[4]) const {
+                const lut8x2 l = LUT_FP4_SPLIT;
+                split8(l, q, kb, up, down);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_FP4;
@@ -287,6 +350,7 @@ template <> struct qtype<K_MXFP4> : q_base {
         }
         /* Half of 2^(e - 127), since the table holds doubled values (OCP MX 1.0, 5.3). */
         static __device__ float value(uint32_t x) { return __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23); }
+        static __device__ float value_alone(uint32_t x) { return __uint_as_float((uint32_t)__viaddmax_s32((int)x, 1, (int)x * 4 - 4) << 21); }
         __device__ float scale(int kb, int, int r) const { return value((word4(e, r * 2 + (kb >> 2)) >> (8 * (kb & 3))) & 255); }
         __device__ float min(int, int, int) const { return 0; }
         __device__ void super(float *, float *) const {}
@@ -325,6 +389,7 @@ template <> struct qtype<K_NVFP4> : q_base {
 
 template <> struct qtype<K_IQ4_XS> : q_base {
         static constexpr bool SUPER = true;
+        static constexpr bool SPLIT = true;
         p4 q; uint4 s; uint32_t d;
         template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) {
@@ -333,7 +398,11 @@ template <> struct qtype<K_IQ4_XS> : q_base {
         }
         LANE_PAIR {
                 uint32_t v = *(const uint16_t *)(t.scale + g * 16 + r * 8 + p * 2);
-                pair_signed<2>(v, half_from(t.super + g * 4 + r * 2), sc);
+                pair_signed<MANY, 2>(v, half_from(t.super + g * 4 + r * 2), t.code, sc);
+        }
+        __device__ void split(int kb, uint32_t up[4], uint32_t down[4]) const {
+                const lut8x2 l = LUT_IQ4_SPLIT;
+                split8(l, q, kb, up, down);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
                 const lut16 l = LUT_IQ4;
@@ -361,12 +430,20 @@ struct khead {
                 }
         }
         /* Blocks 2 p and 2 p + 1 of the row whose head is at 'at'. */
-        static __device__ void pair(const uint8_t *at, uint32_t p, float *sc, float *mn) {
+        template <bool MANY> static __device__ void pair(const uint8_t *at, uint32_t p, float *sc, float *mn) {
                 const uint4 v = *(const uint4 *)at;
-                uint32_t s = p < 2 ? v.y & 0x3f3f3f3f : (v.w & M4) | ((v.y >> 2) & 0x30303030);
-                uint32_t m = p < 2 ? v.z & 0x3f3f3f3f : ((v.w >> 4) & M4) | ((v.z >> 2) & 0x30303030);
-                pair_unsigned<2>(s >> (16 * (p & 1)), half_lo(v.x), sc);
-                pair_unsigned<2>(m >> (16 * (p & 1)), half_hi(v.x), mn);
+                if (MANY) {
+                        uint32_t s = p < 2 ? v.y & 0x3f3f3f3f : (v.w & M4) | ((v.y >> 2) & 0x30303030);
+                        uint32_t m = p < 2 ? v.z & 0x3f3f3f3f : ((v.w >> 4) & M4) | ((v.z >> 2) & 0x30303030);
+                        pair_unsigned<MANY, 2>(s >> (16 * (p & 1)), 0, half_lo(v.x), at, sc);
+                        pair_unsigned<MANY, 2>(m >> (16 * (p & 1)), 0, half_hi(v.x), at, mn);
+                        return;
+                }
+                const uint32_t sel = p & 1 ? 0x7632 : 0x5410; /* of two words the bytes of these blocks */
+                const uint32_t six = __byte_perm(v.y, v.z, sel), four = __byte_perm(v.w, v.w >> 4, sel);
+                const uint32_t b = ((p < 2 ? six : four) & M4) | ((six >> (p & 2)) & 0x30303030);
+                pair_unsigned<MANY, 2>(b, 0, half_lo(v.x), at, sc);
+                pair_unsigned<MANY, 2>(b, 2, half_hi(v.x), at, mn);
         }
         __device__ uint32_t scales(int r, int i) const {
                 return i == 0 ? sc[r][0] & 0x3f3f3f3f : (sc[r][1] & M4) | ((sc[r][0] >> 2) & 0x30303030);
@@ -378,10 +455,12 @@ struct khead {
 
 template <> struct qtype<K_Q4_K> : q_base {
         static constexpr bool SUPER = true, HAS_MIN = true;
+        static constexpr float LEFT = 16;
         p4 q; khead h;
         template <bool S> __device__ void load_codes(const tile_src &t, uint32_t lane, int q_ = -1) { p4_load<S>(q, t.code, lane, q_); }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { h.template load<S>(t.scale, lane); }
-        LANE_PAIR { khead::pair(t.scale + g * 32 + r * 16, p, sc, mn); }
+        LANE_PAIR { khead::pair<MANY>(t.scale + g * 32 + r * 16, p, sc, mn); }
+        __device__ void left(int kb, uint32_t a[4]) const { p4_left(q, kb, a); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -410,7 +489,7 @@ template <> struct qtype<K_Q5_K> : q_base {
                         b = ld16<S>(t.high + lane * 16);
         }
         template <bool S> __device__ void load_scales(const tile_src &t, uint32_t lane) { h.template load<S>(t.scale, lane); }
-        LANE_PAIR { khead::pair(t.scale + g * 32 + r * 16, p, sc, mn); }
+        LANE_PAIR { khead::pair<MANY>(t.scale + g * 32 + r * 16, p, sc, mn); }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
@@ -445,7 +524,7 @@ template <> struct qtype<K_Q6_K> : q_base {
         }
         LANE_PAIR {
                 uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4);
-                pair_signed<4>(v, half_from(t.super + g * 4 + r * 2) * (1.0f / MUL), sc);
+                pair_signed<MANY, 4>(v, half_from(t.super + g * 4 + r * 2) * (1.0f / MUL), t.code, sc);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -476,7 +555,7 @@ template <> struct qtype<K_Q3_K> : q_base {
         }
         LANE_PAIR {
                 uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4);
-                pair_signed<4>(v, half_from(t.super + g * 4 + r * 2) * (1.0f / MUL), sc);
+                pair_signed<MANY, 4>(v, half_from(t.super + g * 4 + r * 2) * (1.0f / MUL), t.code, sc);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
@@ -510,8 +589,11 @@ template <> struct qtype<K_Q2_K> : q_base {
         }
         LANE_PAIR {
                 uint32_t v = *(const uint32_t *)(t.scale + g * 32 + r * 16 + p * 4), u = *(const uint32_t *)(t.super + g * 8 + r * 4);
-                pair_unsigned<4>(v & M4, half_lo(u), sc);
-                pair_unsigned<4>((v >> 4) & M4, half_hi(u), mn);
+                pair_unsigned<MANY, 4>(v & M4, 0, half_lo(u), t.code, sc);
+                if (MANY)
+                        pair_unsigned<MANY, 4>((v >> 4) & M4, 0, half_hi(u), t.code, mn);
+                else
+                        pair_unsigned<MANY, 4>(v & MH, 0, half_hi(u) * (1.0f / 16), t.code, mn);
         }
         __device__ void codes(int kb, uint32_t a[4]) const {
 #pragma unroll
