@@ -248,7 +248,7 @@ static void *graph_for(const struct eng_context *c, const struct step *st, const
         return beside_graph(c, st->b.n, (uint32_t)last);
 }
 
-static int run(struct eng_context *c, struct step *st, struct flight *f) {
+static int run_ops(struct eng_context *c, struct step *st, struct flight *f) {
         const struct k_ops *ops = c->dev->ops;
         void *graph = c->async ? graph_for(c, st, f) : NULL;
         int r;
@@ -273,6 +273,15 @@ static int run(struct eng_context *c, struct step *st, struct flight *f) {
         if (r >= 0 && (f->exclusive || !c->async))
                 return fetch(c, st, f);
         return r < 0 || (f->n_sample && !f->prompt) ? r : ops->event_record(c->dev, f->event);
+}
+
+static int run(struct eng_context *c, struct step *st, struct flight *f) {
+        int r;
+
+        __atomic_fetch_add(&c->dev->stepping, 1, __ATOMIC_RELAXED);
+        r = run_ops(c, st, f);
+        __atomic_fetch_sub(&c->dev->stepping, 1, __ATOMIC_RELAXED);
+        return r;
 }
 
 /* The sequences are as after the step from here on. */

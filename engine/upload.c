@@ -9,6 +9,8 @@
 #include "base/alloc.h"
 
 #define FAULT_THREADS 4u
+#define GIVE_WAY_US   50u
+#define GIVE_WAY_MOST 40u
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
@@ -87,6 +89,20 @@ static uint32_t fault_start(struct faulter f[FAULT_THREADS], const uint8_t *base
 
 /* ---- pieces --------------------------------------------------------------------- */
 
+/*
+ * Pinning and unpinning hold the driver's lock, which is not fair: a thread that
+ * takes it again at once keeps it from one that sleeps for it, and a step beside
+ * a load of 40 GB waited 148 ms for each of its launches. So between two pieces
+ * whoever is there for a step goes first; not for ever, since a device may be
+ * given steps without end.
+ */
+static void give_way(const struct k_dev *dev) {
+        const struct timespec nap = { .tv_nsec = GIVE_WAY_US * 1000 };
+
+        for (uint32_t i = 0; i < GIVE_WAY_MOST && __atomic_load_n(&dev->stepping, __ATOMIC_RELAXED); i++)
+                nanosleep(&nap, NULL);
+}
+
 static int fail(const struct upload_args *a, int r, const char *what, struct h_error *err) {
         const char *why = a->dev->ops->load_error(a->dev);
 
@@ -130,6 +146,7 @@ static int pieces(const struct upload_args *a, const struct run *v, uint32_t n, 
                 if (pin && next <= pins->bytes)
                         dev = base + at; /* since an earlier time on the device */
                 else if (pin) {
+                        give_way(a->dev);
                         r = ops->pin(a->dev, base + at, next - at, &dev);
                         if (r == 0)
                                 pins->bytes = next;
@@ -182,6 +199,7 @@ int upload_run(const struct upload_args *a, struct upload *ret, struct h_error *
 
 void image_unpin(struct eng_image *im) {
         for (size_t at = 0; at < im->pins.bytes;) {
+                give_way(im->pins.dev);
                 im->pins.dev->ops->unpin(im->pins.dev, im->map + at);
                 at += K_PIN_PIECE - ((uintptr_t)(im->map + at) & (K_PIN_PIECE - 1));
         }

@@ -477,6 +477,7 @@ struct k_ops {
 struct k_dev {
         const struct k_ops *ops;
         struct k_mixed *mixed; /* kernels/mixed.h; NULL: none */
+        uint32_t stepping;     /* threads at the driver for a step just now: whoever calls it beside them gives way (atomic) */
 };
 
 enum k_isa { K_ISA_AUTO, K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512, K_ISA_AMX };

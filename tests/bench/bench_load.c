@@ -77,37 +77,61 @@ static int open_image(enum eng_backend backend, const char *path, struct eng_ima
         return r < 0 ? fail(&err, path) : 0;
 }
 
+/* Sampled on the device, the next step begun before the last one is finished: as the worker serves a stream. */
+static int begin(struct bench *b, eng_seq s, struct h_error *err) {
+        static const struct eng_sampling greedy = { .repeat_penalty = 1 };
+        static const uint32_t token = 7;
+        struct eng_item it = { .seq = s, .tokens = &token, .n = 1, .role = ENG_ROLE_GENERATED, .sampling = &greedy, .want = ENG_WANT_SAMPLE };
+
+        return eng_step_begin(b->stream, &it, 1, err);
+}
+
+static void gap_add(struct bench *b, double *last) {
+        enum phase p = atomic_load(&b->phase);
+        double t = now();
+
+        if (b->n[p] < MAX_GAPS)
+                b->gap[p][b->n[p]++] = t - *last;
+        *last = t;
+}
+
 static void *stream_main(void *arg) {
         struct bench *b = arg;
         struct h_error err = { 0 };
-        uint32_t token = 7, n_ctx = eng_context_limits(b->stream)->n_ctx;
+        uint32_t n_ctx = eng_context_limits(b->stream)->n_ctx, ahead = eng_context_ahead(b->stream), flights = 0;
         double last = now();
         eng_seq s;
 
         if (eng_seq_new(b->stream, &s) < 0)
                 return NULL;
-        while (!atomic_load(&b->stop)) {
-                struct eng_item it = { .seq = s, .tokens = &token, .n = 1, .role = ENG_ROLE_GENERATED, .want = ENG_WANT_LOGITS_LAST };
+        while (b->r == 0 && !atomic_load(&b->stop)) {
                 struct eng_result res;
-                enum phase p;
                 uint32_t kept;
+                bool pause;
 
-                while (atomic_load(&b->wanted))
+                while (flights == 0 && atomic_load(&b->wanted))
                         sched_yield();
                 pthread_mutex_lock(&b->gate);
-                if (eng_seq_len(b->stream, s) + 1 >= n_ctx)
-                        (void)eng_seq_trim(b->stream, s, 1, &kept);
-                b->r = eng_step(b->stream, &it, 1, &res, &err);
-                pthread_mutex_unlock(&b->gate);
-                if (b->r) {
-                        fail(&err, "a step");
-                        return NULL;
+                /* Nothing in flight when somebody else wants the device, or the sequence is to be cut. */
+                pause = atomic_load(&b->wanted) || eng_seq_len(b->stream, s) + 1 >= n_ctx;
+                if (pause && flights == 0) {
+                        if (eng_seq_len(b->stream, s) + 1 >= n_ctx)
+                                b->r = eng_seq_trim(b->stream, s, 1, &kept);
+                } else if (!pause) {
+                        b->r = begin(b, s, &err);
+                        flights += b->r == 0;
                 }
-                p = atomic_load(&b->phase);
-                if (b->n[p] < MAX_GAPS)
-                        b->gap[p][b->n[p]++] = now() - last;
-                last = now();
+                if (b->r == 0 && flights > (pause ? 0 : ahead)) {
+                        b->r = eng_step_finish(b->stream, &res, NULL, &err);
+                        flights--;
+                        gap_add(b, &last);
+                }
+                pthread_mutex_unlock(&b->gate);
         }
+        if (b->r)
+                fail(&err, "a step");
+        while (flights-- && eng_step_finish(b->stream, &(struct eng_result){ 0 }, NULL, &err) == 0)
+                ;
         return NULL;
 }
 
