@@ -91,10 +91,10 @@ static uint32_t fault_start(struct faulter f[FAULT_THREADS], const uint8_t *base
 
 /*
  * Pinning and unpinning hold the driver's lock, which is not fair: a thread that
- * takes it again at once keeps it from one that sleeps for it, and a step beside
- * a load of 40 GB waited 148 ms for each of its launches. So between two pieces
- * whoever is there for a step goes first; not for ever, since a device may be
- * given steps without end.
+ * takes it again at once keeps it from one that sleeps for it: a stream beside a
+ * load of 40 GB had a token every 148 ms. So between two pieces whoever is there
+ * for a step goes first; not for ever, since a device may be given steps without
+ * end.
  */
 static void give_way(const struct k_dev *dev) {
         const struct timespec nap = { .tv_nsec = GIVE_WAY_US * 1000 };
