@@ -367,7 +367,6 @@ struct jobs {
         const uint32_t *start, *count;
         const uint32_t *x_row, *y_row; /* per column, or NULL: the column itself */
         uint32_t n;                   /* columns in all; without lists, of the one job */
-        uint32_t single;              /* the caller knows that no job has more than one column */
         uint32_t per_expert;          /* head_linear: job = expert = head; x row = column * n_job + job, y += job * y_job */
         size_t y_job;
 };

@@ -277,7 +277,7 @@ template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args
         const enum cuda_many many = a.how.many != CUDA_MANY_RULE ? a.how.many : n > 8 ? CUDA_MANY_2X16 : n > 4 ? CUDA_MANY_2X8 : CUDA_MANY_8;
         int r;
 
-        if (n == 1 || a.jobs.single) {
+        if (n == 1) {
                 r = a.how.deep ? matvec_one_run<TYPE, true>(d, a, warps, jobs) : matvec_one_run<TYPE, false>(d, a, warps, jobs);
                 if (r <= 0 || as_chosen || a.norm.x || a.squares)
                         return r;
