@@ -11,7 +11,9 @@
  * The activation's image lies in shared memory, each warp's share copied by the
  * warp itself. The warps that multiply never wait for each other: their sums go
  * to one more warp, which adds them and writes the results, ONE_SUMS units behind
- * at most.
+ * at most. Whoever wrote sums, or has read them, says so for itself at the
+ * barrier: an arrival is then known to order them without what a warp's lanes
+ * know of each other.
  */
 
 #include "kernels/cuda/matvec.cuh"
@@ -48,7 +50,7 @@ template <class Q> static __device__ __forceinline__ void one_share(const matvec
         __syncwarp();
 }
 
-enum { ONE_SUMS = 4 };
+enum { ONE_SUMS = 4, ONE_WRITERS = 8 /* lanes of a warp that have sums */ };
 /* mbarriers in shared memory (PTX ISA, "mbarrier"): addresses are shared ones. */
 static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t count) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
@@ -102,7 +104,7 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
                         norm.start(a.norm, p.sb0 * 256, p.tiles, p.lane);
         }
         if (threadIdx.x < 2 * ONE_SUMS)
-                bar_init(full + 8 * threadIdx.x, threadIdx.x < ONE_SUMS ? warps : 1);
+                bar_init(full + 8 * threadIdx.x, threadIdx.x < ONE_SUMS ? warps * ONE_WRITERS : 32);
         __syncthreads();
         pdl_wait();
         if (lists) {
@@ -118,9 +120,7 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
                         const float *red = red_all + b * sums, before = matvec_before(a, unit);
                         bar_wait(full + 8 * b, i / ONE_SUMS & 1);
                         matvec_put_unit(a, red, 16, unit, expert, c0, before);
-                        __syncwarp();
-                        if (p.lane == 0)
-                                bar_arrive(empty + 8 * b);
+                        bar_arrive(empty + 8 * b);
                 }
                 return;
         }
@@ -160,8 +160,7 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
                                         red[s * a.ks * 16 + g + 8 * r] = __fmul_rn(acc[r], INV);
                         }
                 }
-                __syncwarp();
-                if (p.lane == 0)
+                if (t == 0)
                         bar_arrive(full + 8 * b);
         }
 }
