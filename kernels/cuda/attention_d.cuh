@@ -37,15 +37,20 @@ template <int D, int T> struct att_d {
         static constexpr uint32_t HELD = 2;                                      /* groups of K, later of V, that its registers hold */
         static constexpr uint32_t HELD_V = D == 256 && T != K_F16 ? 1 : 2;
         static constexpr bool V_SHARED = D <= 128 && T == K_F16;
+        static constexpr bool L2 = !V_SHARED && T == K_F16;                      /* pages are asked for in L2, see page_to_l2() */
         static constexpr uint32_t WARPS = CUDA_SPLIT / TILE, THREADS = WARPS * 32;
         static constexpr uint32_t HEAD = D + 4;     /* floats of a head in shared memory */
         static constexpr uint32_t OWN = 2 * D;      /* bytes of a head's K or V, at most */
         static constexpr uint32_t V_ROW = OWN + 16; /* of a token of V: eight of them meet all banks */
-        /* Shared memory, in bytes from its start. At its end each warp's V, and in its place, later, its sums. */
+        static constexpr uint32_t L2_BYTES = 16 * 32 * (D / 128) * (2 * (GROUPS / 2) - 1); /* what a warp's pieces of pages take */
+        /* Shared memory, in bytes from its start. At its end each warp's V or pieces, and in their place, later, its sums. */
         static constexpr uint32_t TURNS_AT = 0, NORMS_AT = D * 4, OWN_AT = NORMS_AT + 2 * D * 4, HEADS_AT = OWN_AT + 2 * OWN,
                                   ENDS_AT = HEADS_AT + (ATT_ROWS + 2) * HEAD * 4, SINKS_AT = ENDS_AT + WARPS * ATT_ROWS * 8,
-                                  SCRAP_AT = SINKS_AT + ATT_ROWS * 4, SUMS_AT = SCRAP_AT + 16;
-        static constexpr __host__ __device__ uint32_t sums_bytes(uint32_t n_q) { return V_SHARED ? TILE * V_ROW : n_q * HEAD * 4; } /* a warp's */
+                                  SUMS_AT = SINKS_AT + ATT_ROWS * 4;
+        static constexpr __host__ __device__ uint32_t sums_bytes(uint32_t n_q) { /* a warp's */
+                const uint32_t sums = n_q * HEAD * 4;
+                return V_SHARED ? TILE * V_ROW : L2 && sums < L2_BYTES ? L2_BYTES : sums;
+        }
         static constexpr uint32_t bytes(uint32_t n_q) { return SUMS_AT + WARPS * sums_bytes(n_q); }
         static_assert(!V_SHARED || TILE * V_ROW >= ATT_ROWS * HEAD * 4, "sums are larger than V");
 };
@@ -94,9 +99,12 @@ template <> struct kv_raw<K_F16> {
         __device__ __forceinline__ uint4 get(uint32_t) const { return q; }
 };
 
-/* The 256 bytes around p come to L2: 16 of them are copied to a place that nobody reads, for a plain load without a use is none. */
-static __device__ __forceinline__ void page_to_l2(const uint8_t *p, uint8_t *scrap) {
-        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"((uint32_t)__cvta_generic_to_shared(scrap)), "l"(p));
+/*
+ * The 256 bytes around p come to L2: 16 of them are copied to a place that nobody reads, for a plain load without a use is none.
+ * Each lane has a place for each copy: where later the warp's sums go, once the copies have come.
+ */
+static __device__ __forceinline__ void page_to_l2(const uint8_t *p, uint8_t *piece) {
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"((uint32_t)__cvta_generic_to_shared(piece)), "l"(p));
 }
 
 static __device__ __forceinline__ void page_to_shared(uint8_t *to, const uint8_t *p) {
@@ -260,15 +268,19 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                                 const uint32_t in = i + lane / PER, at = lane % PER * 16;
                                 page_to_shared(tile_v + in * S::V_ROW + at, v_from + (size_t)row_of((int32_t)in) * v_bytes + at);
                         }
-        } else if (T == K_F16 && some) {
+        } else if (S::L2 && some) {
+                uint8_t *piece = tile_v + lane * 16;
 #pragma unroll
                 for (int i = 0; i < G / 2; i++) {
                         const uint32_t r = row_of((int32_t)lane + 32 * i);
 #pragma unroll
                         for (int c = 0; c < D / 128; c++) {
-                                page_to_l2((const uint8_t *)a.kv.v + kvh * (D * 2) + (size_t)r * v_bytes + c * 256, sm + S::SCRAP_AT);
-                                if (i > 0)
-                                        page_to_l2((const uint8_t *)a.kv.k + kvh * (D * 2) + (size_t)r * k_bytes + c * 256, sm + S::SCRAP_AT);
+                                page_to_l2((const uint8_t *)a.kv.v + kvh * (D * 2) + (size_t)r * v_bytes + c * 256, piece);
+                                piece += 32 * 16;
+                                if (i > 0) { /* the first groups of K are loaded */
+                                        page_to_l2((const uint8_t *)a.kv.k + kvh * (D * 2) + (size_t)r * k_bytes + c * 256, piece);
+                                        piece += 32 * 16;
+                                }
                         }
                 }
         }
@@ -476,6 +488,10 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                                 }
                                 if (i + HELD_V < G)
                                         load_v(i + HELD_V);
+                        }
+                        if (S::L2) { /* sums go where pieces of pages are: they have come, all of them have been loaded since */
+                                asm volatile("cp.async.wait_all;" : : : "memory");
+                                __syncwarp();
                         }
                 }
 #pragma unroll
