@@ -28,13 +28,19 @@ enum { ATT_WARPS = 4 };
  * How a block is made. Heads of more than 256 columns go to a pair of warps: each has half of the columns of Q and K, whose
  * sums of products they exchange, and the same half of V and of the results. A card with too little shared memory for
  * tiles of 64 has smaller ones: a row's bits depend on the card, never on the step.
+ *
+ * Where a token's row lies among the pages is looked up by the block's first threads for all. Pairs have barriers of their own
+ * beside the block's; there each warp looks up the rows that it copies, every ROUND-th of a tile, so that nothing small goes
+ * from warp to warp between one kind and the other.
  */
 template <int D, int TILE, int WARPS> struct att_shape {
         static constexpr int HALVES = D > 256 ? 2 : 1, H = D / HALVES; /* columns of a warp */
         static constexpr int ROWS = WARPS / HALVES * 16;               /* query rows of a block */
         static constexpr int K = 2 * D + 64, V = 2 * D + 16, STAGE = TILE * (K + V); /* bytes, see below */
-        static constexpr int Q = WARPS * (H / 16) * 32 * 16, SLOTS = 2 * TILE * 4, EXCHANGE = HALVES == 2 ? WARPS * TILE * 64 : 0;
+        static constexpr int PER = D / 8, ROUND = WARPS * 32 / PER;    /* pieces of 16 bytes of a row; rows that the block copies at once */
+        static constexpr int Q = WARPS * (H / 16) * 32 * 16, SLOTS = HALVES == 2 ? 0 : 2 * TILE * 4, EXCHANGE = HALVES == 2 ? WARPS * TILE * 64 : 0;
         static constexpr size_t BYTES = Q + SLOTS + 2 * STAGE + EXCHANGE;
+        static_assert(HALVES == 1 || (PER == 64 && TILE / ROUND <= 32), "a lane has one of its warp's rows, two warps have the same");
 };
 
 static __device__ __forceinline__ void mma_att(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
@@ -89,14 +95,15 @@ struct att_rows { /* what a thread's two rows (g, g + 8) see */
 
 /*
  * The block's threads copy a tile for all its warps, converting other types on the way. Row strides in bytes keep the
- * fragment loads (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V) free of bank conflicts.
+ * fragment loads (8 tokens x 64 bytes of K; 4 pairs of tokens x 128 of V) free of bank conflicts. slot(row): of the tile's row.
  */
-template <int D, int T, int TILE, int WARPS> static __device__ __forceinline__ void att_stage_block(const attn_args &a, const uint32_t *slot, uint32_t kvh, uint8_t *st) {
+template <int D, int T, int TILE, int WARPS, class F>
+static __device__ __forceinline__ void att_stage_block(const attn_args &a, uint32_t kvh, uint8_t *st, F slot) {
         typedef att_shape<D, TILE, WARPS> A;
-        constexpr uint32_t per = D / 8;
+        constexpr uint32_t per = A::PER;
 #pragma unroll 4
         for (uint32_t i = threadIdx.x; i < 2 * TILE * per; i += WARPS * 32) {
-                const uint32_t v = i / (TILE * per), row = i / per % TILE, c = i % per, sl = slot[row];
+                const uint32_t v = i / (TILE * per), row = i / per % TILE, c = i % per, sl = slot(row);
                 uint8_t *to = st + (v ? TILE * A::K + row * A::V : row * A::K) + c * 16;
                 const uint8_t *from = (const uint8_t *)(v ? a.kv.v : a.kv.k) + (sl == UINT32_MAX ? 0 : (size_t)sl * (v ? a.kv.v_row_bytes : a.kv.k_row_bytes));
                 if (T == K_F16) {
@@ -222,7 +229,7 @@ template <int D, int T, int TILE, int WARPS> __global__ void __launch_bounds__(W
         typedef att_shape<D, TILE, WARPS> A;
         extern __shared__ __align__(16) uint8_t sm[];
         uint4 *qf_all = (uint4 *)sm;                   /* [warps][H / 16][32] */
-        uint32_t *slot_all = (uint32_t *)(sm + A::Q);  /* two tiles' */
+        uint32_t *slot_all = (uint32_t *)(sm + A::Q);  /* two tiles'; none for a pair's heads */
         uint8_t *staged = sm + A::Q + A::SLOTS;        /* two tiles */
         float4 *exchange = (float4 *)(staged + 2 * A::STAGE);
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -306,24 +313,36 @@ template <int D, int T, int TILE, int WARPS> __global__ void __launch_bounds__(W
         }
         __syncthreads();
         const int32_t first_p = range[0] / TILE * TILE, end = range[1];
-        auto slots_of = [&](int32_t p0, uint32_t *to) {
-                if (threadIdx.x < TILE) {
-                        int32_t p = p0 + (int32_t)threadIdx.x;
-                        to[threadIdx.x] = p < end ? kv_slot(a.b, a.kv, seq, (uint32_t)p) : UINT32_MAX;
+        uint32_t own = UINT32_MAX; /* a pair's heads: slot of row lane * ROUND + warp / 2 */
+        auto slots_of = [&](int32_t p0, uint32_t turn) {
+                const uint32_t in = A::HALVES == 2 ? lane * A::ROUND + warp / 2 : threadIdx.x;
+                if (in < TILE) {
+                        const int32_t p = p0 + (int32_t)in;
+                        const uint32_t slot = p < end ? kv_slot(a.b, a.kv, seq, (uint32_t)p) : UINT32_MAX;
+                        if (A::HALVES == 2)
+                                own = slot;
+                        else
+                                slot_all[turn * TILE + in] = slot;
                 }
         };
-        slots_of(first_p, slot_all);
-        __syncthreads();
-        att_stage_block<D, T, TILE, WARPS>(a, slot_all, kvh, staged);
+        auto stage = [&](uint32_t turn) {
+                att_stage_block<D, T, TILE, WARPS>(a, kvh, staged + turn * A::STAGE, [&](uint32_t row) {
+                        return A::HALVES == 2 ? __shfl_sync(~0u, own, row / A::ROUND) : slot_all[turn * TILE + row];
+                });
+        };
+        slots_of(first_p, 0);
+        if (A::HALVES == 1)
+                __syncthreads();
+        stage(0);
         uint32_t turn = 0;
         for (int32_t p0 = first_p; p0 < end; p0 += TILE, turn ^= 1) {
                 const bool more = p0 + TILE < end;
                 if (more)
-                        slots_of(p0 + TILE, slot_all + (turn ^ 1) * TILE);
+                        slots_of(p0 + TILE, turn ^ 1);
                 asm volatile("cp.async.wait_group 0;" ::: "memory");
                 __syncthreads();
                 if (more)
-                        att_stage_block<D, T, TILE, WARPS>(a, slot_all + (turn ^ 1) * TILE, kvh, staged + (turn ^ 1) * A::STAGE);
+                        stage(turn ^ 1);
                 if (p0 < hi && p0 + TILE > lo)
                         att_tile<D, TILE, WARPS>(a, qf, p0, rows, m, l, o, staged + turn * A::STAGE + col * 2, exchange);
         }
