@@ -249,7 +249,7 @@ struct k_moe_args {
         const float *select_bias;        /* [n_expert] added for the choice only, or NULL */
         uint32_t n_expert, n_used;
         uint32_t n_group, n_group_used;  /* group-limited choice; 0: off */
-        enum k_gating gating;
+        enum k_gating gating;            /* ties go to the lowest index, NaN comes last; a softmax takes NaN, and inf - inf, for the least */
         bool norm_weights; float weight_scale;
         const struct k_weight *gate, *up, *down; /* stacked; gate NULL with up holding [gate|up] fused rows */
         const float *gate_b, *up_b, *down_b;     /* [n_expert, rows] or NULL */

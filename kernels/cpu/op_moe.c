@@ -103,6 +103,11 @@ static void limit_groups(const struct k_moe_args *a, float *choice) {
         }
 }
 
+/* Whether an expert comes before one of a lower index: NaN is below all numbers. */
+static bool above(float a, float b) {
+        return a > b || (isnan(b) && !isnan(a));
+}
+
 static void route_row(const struct moe_run *r, uint32_t i) {
         const struct k_moe_args *a = r->a;
         uint32_t X = a->n_expert, K = a->n_used, *id = r->id + (size_t)i * K;
@@ -123,7 +128,7 @@ static void route_row(const struct moe_run *r, uint32_t i) {
 
                 for (uint32_t e = 0; e < X; e++) {
                         bool taken = false;
-                        if (best != UINT32_MAX && !(choice[e] > choice[best]))
+                        if (best != UINT32_MAX && !above(choice[e], choice[best]))
                                 continue;
                         for (uint32_t j = 0; j < k && !taken; j++)
                                 taken = id[j] == e;

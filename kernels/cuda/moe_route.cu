@@ -2,7 +2,8 @@
 /*
  * The choice of experts. A warp chooses for a row: its lanes hold the experts
  * lane, lane + 32, ... in registers; a rank is found by two reductions over
- * order-preserving integer keys. Ties go to the lowest index, NaN is never taken.
+ * order-preserving integer keys. Ties go to the lowest index, NaN comes last; in a
+ * softmax a difference that is no number counts as the least, as on the CPU.
  *
  * moe_route_kernel also makes the logits: a block has one expert and four rows;
  * the block that ends last among those of its rows chooses. Its counter goes
@@ -16,11 +17,13 @@ CUDA_FAMILY(moe_route)
 
 enum { MAX_GROUP = 256, ROUTE_THREADS = 128 };
 
-/* Greater floats have greater keys; NaN and what has been taken have 0. */
+/* Greater floats have greater keys; NaN has the least of all, 1; what has been taken has 0. */
 static __device__ __forceinline__ uint32_t key_of(float v) {
         uint32_t u = __float_as_uint(v);
-        return isnan(v) ? 0 : u & 0x80000000u ? ~u : u | 0x80000000u;
+        return isnan(v) ? 1 : u & 0x80000000u ? ~u : u | 0x80000000u;
 }
+/* e^d of a softmax; NaN comes of infinity less infinity, too, and gets what the CPU's vectors give it. */
+static __device__ __forceinline__ float exp_of(float d) { return isnan(d) ? 1.17549435e-38f : expf(d); }
 static __device__ __forceinline__ uint32_t warp_max_u32(uint32_t v) {
 #if __CUDA_ARCH__ >= 800
         return __reduce_max_sync(~0u, v);
@@ -49,7 +52,7 @@ template <int PER> static __device__ __forceinline__ void choose(const moe_route
 #pragma unroll
         for (int i = 0; i < PER; i++) {
                 if (a.gating == K_GATE_SOFTMAX) {
-                        prob[i] = lane + 32 * i < X ? expf(prob[i] - m) : 0;
+                        prob[i] = lane + 32 * i < X ? exp_of(prob[i] - m) : 0;
                         sum += prob[i];
                 } else if (a.gating == K_GATE_SIGMOID) {
                         prob[i] = sigmoid(prob[i]);
@@ -108,13 +111,7 @@ template <int PER> static __device__ __forceinline__ void choose(const moe_route
                                 p = prob[i];
                         }
                 const uint32_t top = warp_max_u32(best);
-                uint32_t at = warp_min_u32(best == top ? e : UINT32_MAX);
-                if (top == 0) { /* only NaN left */
-                        at = k;
-#pragma unroll
-                        for (int i = 0; i < PER; i++)
-                                p = lane + 32 * i == k ? prob[i] : p;
-                }
+                const uint32_t at = warp_min_u32(best == top ? e : UINT32_MAX);
                 p = __shfl_sync(~0u, p, at & 31);
                 if (lane == k) {
                         w = p;
@@ -128,7 +125,7 @@ template <int PER> static __device__ __forceinline__ void choose(const moe_route
         const bool on = lane < a.n_used;
         if (a.gating == K_GATE_SOFTMAX_TOPK) {
                 float top = warp_max(on ? w : -INFINITY);
-                w = on ? expf(w - top) : 0;
+                w = on ? exp_of(w - top) : 0;
                 w /= warp_sum(w);
         }
         if (a.norm_weights)

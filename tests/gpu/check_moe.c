@@ -2,6 +2,7 @@
 /* Experts: choice, products of both roles, and per-head products. */
 #include "check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,31 +16,40 @@ struct moe {
         enum k_glu act;
 };
 
+/* All but x and scratch, of one device. */
+static struct k_moe_args args_of(const struct moe *t, bool gpu, const struct matrix *gate, const struct matrix *up, const struct matrix *down,
+                                 struct pair bias, struct pair route, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d) {
+        const float *b = gpu ? bias.g : bias.c;
+        struct k_moe_args a = { .router = (float *)(gpu ? route.g : route.c) + (size_t)row0 * t->n_expert, .router_stride = t->n_expert,
+                                .select_bias = t->select ? b : NULL, .n_expert = t->n_expert, .n_used = t->n_used, .n_group = t->groups,
+                                .n_group_used = t->groups / 2, .gating = t->gating, .norm_weights = t->norm, .weight_scale = 1.5f,
+                                .up = gpu ? &up->g : &up->c, .down = gpu ? &down->g : &down->c, .act = t->act, .alpha = 1.702f, .limit = 7,
+                                .y = (float *)(gpu ? y.g : y.c) + (size_t)row0 * t->d, .y_stride = t->d, .n = n, .n_d = n_d };
+        if (!t->fused)
+                a.gate = gpu ? &gate->g : &gate->c;
+        if (t->bias) {
+                a.up_b = b;
+                a.gate_b = t->fused ? NULL : b + 7;
+                a.down_b = b + 19;
+        }
+        return a;
+}
+
 static void run(struct rig *r, const struct moe *t, const struct matrix *gate, const struct matrix *up, const struct matrix *down,
                 struct pair bias, struct acts *x, struct pair route, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d, bool cpu) {
         for (int side = cpu ? 0 : 1; side < 2; side++) {
                 struct k_dev *dev = side ? r->gpu : r->cpu;
                 size_t bytes = dev->ops->moe_scratch(n, t->n_used, t->d, t->ff, t->n_expert);
                 void *scratch = dev->ops->mem_alloc(dev, bytes);
-                const float *b = side ? bias.g : bias.c;
                 struct k_act xs = side ? x->g : x->c;
                 struct k_batch bt = { .n = n, .n_d = n_d };
                 xs.f += (size_t)row0 * t->d;
                 xs.q = NULL;
                 xs.q_kind = 0;
-                struct k_moe_args a = { .x = &xs, .router = (float *)(side ? route.g : route.c) + (size_t)row0 * t->n_expert, .router_stride = t->n_expert,
-                                        .select_bias = t->select ? b : NULL, .n_expert = t->n_expert, .n_used = t->n_used, .n_group = t->groups,
-                                        .n_group_used = t->groups / 2, .gating = t->gating, .norm_weights = t->norm, .weight_scale = 1.5f,
-                                        .up = side ? &up->g : &up->c, .down = side ? &down->g : &down->c, .act = t->act, .alpha = 1.702f, .limit = 7,
-                                        .scratch = scratch, .scratch_bytes = bytes, .y = (float *)(side ? y.g : y.c) + (size_t)row0 * t->d,
-                                        .y_stride = t->d, .n = n, .n_d = n_d };
-                if (!t->fused)
-                        a.gate = side ? &gate->g : &gate->c;
-                if (t->bias) {
-                        a.up_b = b;
-                        a.gate_b = t->fused ? NULL : b + 7;
-                        a.down_b = b + 19;
-                }
+                struct k_moe_args a = args_of(t, side, gate, up, down, bias, route, y, row0, n, n_d);
+                a.x = &xs;
+                a.scratch = scratch;
+                a.scratch_bytes = bytes;
                 if (dev->ops->moe(dev, &bt, &a) < 0 || dev->ops->sync(dev) < 0)
                         expect(r, false, "moe on %s: %s", dev->ops->name, dev->ops->last_error(dev));
                 dev->ops->mem_free(dev, scratch);
@@ -102,6 +112,140 @@ static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
         matrix_free(r, &down);
         free(hx);
         free(hr);
+        free(hb);
+}
+
+/* Whether each float is the other's bits, or both are no numbers. */
+static bool same(const float *a, const float *b, size_t n) {
+        for (size_t i = 0; i < n; i++)
+                if (memcmp(a + i, b + i, sizeof(float)) != 0 && !(isnan(a[i]) && isnan(b[i])))
+                        return false;
+        return true;
+}
+
+/* Row by row, for some are no numbers: in the same places, and elsewhere as compare() has it. */
+static void compare_wild(struct rig *r, const char *what, struct pair p, uint32_t n, uint32_t cols, double limit) {
+        const float *c = p.c;
+        float *g = fetch(r, p.g, (size_t)n * cols);
+
+        for (uint32_t i = 0; i < n; i++) {
+                double diff = 0, norm = 0;
+                bool places = true;
+                for (size_t k = (size_t)i * cols; k < (size_t)(i + 1) * cols; k++) {
+                        places = places && !isnan(c[k]) == !isnan(g[k]);
+                        if (isnan(c[k]) || isnan(g[k]))
+                                continue;
+                        diff += ((double)g[k] - c[k]) * ((double)g[k] - c[k]);
+                        norm += (double)c[k] * c[k];
+                }
+                diff = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
+                expect(r, places && diff <= limit, "%s, row %u: |gpu - cpu| / |cpu| = %.2e, limit %.0e%s", what, i, diff, limit,
+                       places ? "" : "; numbers elsewhere");
+        }
+        free(g);
+}
+
+/* Logits that are infinite or no numbers: who is chosen, and with what weight, is the CPU's choice; a row's company has no part in it. */
+static void wild_case(struct rig *r, const struct moe *t) {
+        enum { ROWS = 12 };
+        const float minus_nan = copysignf(NAN, -1);
+        const uint32_t X = t->n_expert;
+        float *hx = random_floats((size_t)ROWS * t->d, 3), *hr = random_floats((size_t)ROWS * X, 4), *hb = random_floats(65536, 5);
+        struct matrix gate, up, down;
+        char what[120];
+
+        for (uint32_t e = 0; e < X; e++) { /* row 0 stays */
+                const bool few = e == 2 || e == X - 3;
+                float *l = hr + e;
+                l[1 * X] = e == 0 || e == X - 1 ? NAN : l[1 * X];
+                l[2 * X] = few ? l[2 * X] : NAN;
+                l[3 * X] = NAN;
+                l[4 * X] = -INFINITY;
+                l[5 * X] = few ? INFINITY : l[5 * X];
+                l[6 * X] = INFINITY;
+                l[7 * X] = few ? l[7 * X] : -INFINITY;
+                l[8 * X] = e % 2 ? minus_nan : l[8 * X];
+                l[9 * X] *= 3e37f;
+                l[10 * X] = e % 4 == 0 ? NAN : e % 4 == 1 ? -INFINITY : e % 4 == 2 ? INFINITY : l[10 * X];
+                l[11 * X] = few ? NAN : -INFINITY;
+        }
+        if (matrix_new(r, t->t, t->ff, t->d, X, false, 1, &gate) < 0 || matrix_new(r, t->t, t->ff, t->d, X, false, 2, &up) < 0 ||
+            matrix_new(r, t->t, t->d, t->ff, X, false, 3, &down) < 0)
+                exit(70);
+        struct pair bias = both(r, hb, 65536 * 4), route = both(r, hr, (size_t)ROWS * X * 4), y = both_poison(r, (size_t)ROWS * t->d);
+        struct acts x = acts_new(r, hx, ROWS, t->d);
+        snprintf(what, sizeof(what), "moe, %u of %u by wild logits, gating %d%s%s", t->n_used, X, (int)t->gating, t->select ? ", bias" : "",
+                 t->groups ? ", groups" : "");
+        run(r, t, &gate, &up, &down, bias, &x, route, y, 0, ROWS, 0, true);
+        compare_wild(r, what, y, ROWS, t->d, r->exact ? 5e-6 : 3e-3);
+        run(r, t, &gate, &up, &down, bias, &x, route, y, 0, ROWS, ROWS, false);
+        compare_wild(r, what, y, ROWS, t->d, r->exact ? 5e-6 : 4e-2);
+        float *d = fetch(r, y.g, (size_t)ROWS * t->d);
+        for (uint32_t i = 0; i < ROWS; i++)
+                run(r, t, &gate, &up, &down, bias, &x, route, y, i, 1, 1, false);
+        float *one = fetch(r, y.g, (size_t)ROWS * t->d);
+        expect(r, same(one, d, (size_t)ROWS * t->d), "%s: alone = in company", what);
+        free(one);
+        free(d);
+        acts_free(r, &x);
+        both_free(r, &bias);
+        both_free(r, &route);
+        both_free(r, &y);
+        matrix_free(r, &gate);
+        matrix_free(r, &up);
+        matrix_free(r, &down);
+        free(hx);
+        free(hr);
+        free(hb);
+}
+
+/* The router's product in a batch with its experts, which a device may do as one; of one expert it is no number. Rows of both roles. */
+static void router_case(struct rig *r, const struct moe *t, uint32_t n, uint32_t n_d) {
+        const uint32_t X = t->n_expert;
+        float *hx = random_floats((size_t)n * t->d, 3), *hw = random_floats((size_t)X * t->d, 4), *hb = random_floats(65536, 5);
+        struct matrix gate, up, down, router;
+        char what[120];
+
+        for (uint32_t c = 0; c < t->d; c++)
+                hw[5 * t->d + c] = NAN;
+        matrix_of(r, K_F32, X, t->d, 1, false, (const uint8_t *)hw, &router);
+        matrix_new(r, t->t, t->ff, t->d, X, false, 1, &gate);
+        matrix_new(r, t->t, t->ff, t->d, X, false, 2, &up);
+        matrix_new(r, t->t, t->d, t->ff, X, false, 3, &down);
+        struct pair bias = both(r, hb, 65536 * 4), route = both_poison(r, (size_t)n * X), y = both_poison(r, (size_t)n * t->d);
+        struct acts x = acts_new(r, hx, n, t->d);
+        snprintf(what, sizeof(what), "router and %u of %u, gating %d, n %u, %u of role D", t->n_used, X, (int)t->gating, n, n_d);
+        for (int side = 0; side < 2; side++) {
+                struct k_dev *dev = side ? r->gpu : r->cpu;
+                const struct k_ops *o = dev->ops;
+                size_t bytes = o->moe_scratch(n, t->n_used, t->d, t->ff, X);
+                void *scratch = o->mem_alloc(dev, bytes);
+                struct k_act xs = side ? x.g : x.c;
+                struct k_batch bt = { .n = n, .n_d = n_d, .n_seq = 1 };
+                struct k_linear_args l = { .x = &xs, .n_out = 1, .n_rows = n, .n_d = n_d };
+                struct k_moe_args a = args_of(t, side, &gate, &up, &down, bias, route, y, 0, n, n_d);
+                l.out[0].w = side ? &router.g : &router.c;
+                l.out[0].y = side ? route.g : route.c;
+                l.out[0].y_stride = X;
+                a.x = &xs;
+                a.scratch = scratch;
+                a.scratch_bytes = bytes;
+                if (o->batch_begin(dev, &bt) < 0 || o->linear(dev, &bt, &l) < 0 || o->moe(dev, &bt, &a) < 0 || o->batch_end(dev, &bt) < 0 || o->sync(dev) < 0)
+                        expect(r, false, "%s on %s: %s", what, o->name, o->last_error(dev));
+                o->mem_free(dev, scratch);
+        }
+        compare_wild(r, what, route, n, X, 1e-5);
+        compare(r, what, y, n, t->d, t->d, r->exact ? 5e-6 : 4e-2);
+        acts_free(r, &x);
+        both_free(r, &bias);
+        both_free(r, &route);
+        both_free(r, &y);
+        matrix_free(r, &router);
+        matrix_free(r, &gate);
+        matrix_free(r, &up);
+        matrix_free(r, &down);
+        free(hx);
+        free(hw);
         free(hb);
 }
 
@@ -172,11 +316,35 @@ void check_moe(struct rig *r) {
                 { K_IQ2_XS, 4, 2, 256, 256, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
                 { K_F16, 4, 2, 64, 96, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
                 { K_Q4_K, 96, 4, 512, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU }, /* one to three rows an expert */
+                { K_MXFP4, 512, 10, 64, 32, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU }, /* more than eight of a lane */
+        };
+        static const struct moe wild[] = {
+                { K_Q8_0, 24, 4, 64, 64, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_Q8_0, 24, 4, 64, 64, K_GATE_SOFTMAX_TOPK, false, false, false, false, 0, K_GLU_SILU },
+                { K_Q8_0, 24, 4, 64, 64, K_GATE_SIGMOID, false, false, true, true, 0, K_GLU_SILU },
+                { K_Q8_0, 32, 6, 64, 64, K_GATE_SIGMOID, false, false, true, true, 8, K_GLU_SILU },
+                { K_Q8_0, 300, 8, 64, 32, K_GATE_SOFTMAX, false, false, false, false, 0, K_GLU_SILU },
+        };
+        static const struct moe routed[] = {
+                { K_Q8_0, 40, 4, 64, 64, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_Q8_0, 300, 8, 64, 32, K_GATE_SIGMOID, false, false, true, true, 4, K_GLU_SILU },
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
                 moe_case(r, &cases[i], 1);
                 moe_case(r, &cases[i], 3);
                 moe_case(r, &cases[i], r->tiny ? 6 : 23);
+        }
+        for (size_t i = 0; i < sizeof(wild) / sizeof(*wild); i++)
+                wild_case(r, &wild[i]);
+        for (size_t i = 0; i < sizeof(routed) / sizeof(*routed); i++) {
+                router_case(r, &routed[i], 1, 1);
+                router_case(r, &routed[i], 9, 6);
+        }
+        /* As many as there may be. */
+        static const struct moe many = { K_Q8_0, 1024, 8, 32, 32, K_GATE_SIGMOID, false, false, true, true, 8, K_GLU_SILU };
+        if (!r->tiny) {
+                moe_case(r, &many, 1);
+                moe_case(r, &many, 23);
         }
         /* An expert larger than the room in which it is decoded. */
         static const struct moe large = { K_Q4_0, 2, 1, 8192, 4384, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };

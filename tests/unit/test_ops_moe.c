@@ -202,6 +202,50 @@ static void test_moe(void **state) {
                 }
 }
 
+/* A logit that is no number is chosen last, whatever its index; where a softmax is taken, it weighs nothing beside numbers. */
+static void test_no_numbers(void **state) {
+        static const struct moe_case gatings[] = {
+                { "softmax", 16, 4, 24, 16, K_GATE_SOFTMAX, true, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
+                { "top-k", 16, 4, 24, 16, K_GATE_SOFTMAX_TOPK, false, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
+                { "sigmoid", 16, 4, 24, 16, K_GATE_SIGMOID, true, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
+        };
+        enum { ROWS = 4 };
+
+        FOR_EACH_DEVICE(dev)
+                for (size_t k = 0; k < ELEMENTSOF(gatings); k++) {
+                        const struct moe_case *c = &gatings[k];
+                        uint32_t X = c->n_expert;
+                        float *x = randoms((size_t)ROWS * c->d, 1), *bad = randoms((size_t)ROWS * X, 2), *good = floats((size_t)ROWS * X), *y, *want;
+                        struct experts e;
+
+                        experts_init(&e, c);
+                        memcpy(good, bad, (size_t)ROWS * X * sizeof(float));
+                        for (uint32_t i = 0; i < X; i++) {
+                                bad[i] = i == 0 || i == 7 ? NAN : bad[i];
+                                good[i] = i == 0 || i == 7 ? -1e30f : good[i];
+                                bad[X + i] = i < 12 ? copysignf(NAN, -1) : bad[X + i];
+                                good[X + i] = i < 12 ? -1e30f : good[X + i];
+                                bad[2 * X + i] = NAN;
+                                good[2 * X + i] = i < c->n_used ? 0 : -1e30f;
+                                bad[3 * X + i] = i == 3 || i == 9 ? INFINITY : bad[3 * X + i];
+                                good[3 * X + i] = i == 3 || i == 9 ? 1e4f : good[3 * X + i];
+                        }
+                        y = run(dev, c, &e, x, bad, ROWS);
+                        want = run(dev, c, &e, x, good, ROWS);
+                        for (uint32_t i = 0; i < ROWS * c->d; i++)
+                                if (c->gating == K_GATE_SIGMOID && i / c->d == 2)
+                                        assert_true(isnan(y[i])); /* nothing but NaN, and no softmax */
+                                else
+                                        near(c->name, i, (double)y[i], (double)want[i], 1e-6);
+                        done(y, (size_t)ROWS * c->d);
+                        done(want, (size_t)ROWS * c->d);
+                        done(x, (size_t)ROWS * c->d);
+                        done(bad, (size_t)ROWS * X);
+                        done(good, (size_t)ROWS * X);
+                        experts_free(&e);
+                }
+}
+
 static void test_head_linear(void **state) {
         static const struct { uint32_t heads, in, out, tail; } shapes[] = {
                 { 4, 32, 64, 16 }, { 1, 5, 7, 0 }, { 70, 9, 3, 2 }, { 16, 64, 24, 0 },
@@ -236,6 +280,7 @@ static void test_head_linear(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_moe),
+                cmocka_unit_test(test_no_numbers),
                 cmocka_unit_test(test_head_linear),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
