@@ -308,7 +308,7 @@ int main(int argc, char **argv) {
                 return check_fault(&r);
         if (k_cpu_open(&oc, &r.cpu) < 0)
                 return 70;
-        if (r.cpu->ops->reserve(r.cpu, 512, 8192, 64, 4096) < 0 || r.gpu->ops->reserve(r.gpu, 512, 8192, 64, 4096) < 0) {
+        if (r.cpu->ops->reserve(r.cpu, 512, 16384, 64, 4096) < 0 || r.gpu->ops->reserve(r.gpu, 512, 16384, 64, 4096) < 0) {
                 printf("FAIL  reserve: %s\n", r.gpu->ops->last_error(r.gpu));
                 return 1;
         }

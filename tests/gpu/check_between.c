@@ -18,7 +18,7 @@ enum { ROWS = 3, IN = 512, AGAIN = 40 };
 
 struct chain {
         uint32_t cols, rows, n; /* of the residual; of each of the second product's matrices; rows of the batch */
-        bool glu;
+        bool glu, weights; /* weights: of the norm */
         enum k_norm kind;
         struct matrix first, second[2], again;
         struct acts in, x, h, mid;
@@ -28,7 +28,7 @@ struct chain {
 
 /* Types of the second product's matrices. */
 static bool chain_new(struct rig *r, struct chain *c, enum k_type t0, enum k_type t1, uint32_t cols, uint32_t rows, bool glu, uint32_t n, bool bad) {
-        *c = (struct chain){ .cols = cols, .rows = rows, .n = n, .glu = glu };
+        *c = (struct chain){ .cols = cols, .rows = rows, .n = n, .glu = glu, .weights = true };
         if (cols % k_type_block(t0) || cols % k_type_block(t1))
                 return false;
         matrix_new(r, K_Q8_0, cols, IN, 1, false, cols + 1, &c->first);
@@ -78,7 +78,7 @@ static int ops_of(struct k_dev *d, const struct k_batch *b, struct chain *c, boo
         struct k_act y = { .f = SIDE(c->y), .cols = c->cols };
         struct k_linear_args first = { .x = &in, .n_out = 1, .n_rows = n, .n_d = n }, second = { .x = &h, .n_out = 2, .n_rows = n, .n_d = n };
         struct k_linear_args again = { .x = &h, .n_out = 1, .n_rows = n, .n_d = n };
-        struct k_norm_args norm = { .x = &x, .add = &y, .add_scale = 0.5f, .kind = c->kind, .eps = 1e-5f, .out_scale = 0.75f, .w = SIDE(c->w),
+        struct k_norm_args norm = { .x = &x, .add = &y, .add_scale = 0.5f, .kind = c->kind, .eps = 1e-5f, .out_scale = 0.75f, .w = c->weights ? SIDE(c->w) : NULL,
                                     .b = norm_b ? SIDE(c->bias) : NULL, .out = &h };
         struct k_glu_args glu = { .gate = SIDE(c->o[0]), .up = SIDE(c->o[1]), .gate_stride = c->rows, .up_stride = c->rows, .act = K_GLU_SILU,
                                   .out = &mid, .n = n };
@@ -162,7 +162,7 @@ static float *chain_run(struct rig *r, struct chain *c, enum how how, uint32_t f
         return chain_row(r, c, first, row, ret_floats);
 }
 
-static void case_of(struct rig *r, enum k_type t0, enum k_type t1, uint32_t cols, uint32_t rows, bool glu, enum k_norm kind, bool bad) {
+static void case_with(struct rig *r, enum k_type t0, enum k_type t1, uint32_t cols, uint32_t rows, bool glu, enum k_norm kind, bool weights, bool bad) {
         struct chain c;
         size_t n[3];
         char what[160];
@@ -170,8 +170,9 @@ static void case_of(struct rig *r, enum k_type t0, enum k_type t1, uint32_t cols
         if (!chain_new(r, &c, t0, t1, cols, rows, glu, ROWS, bad))
                 return;
         c.kind = kind;
-        snprintf(what, sizeof(what), "norm %d of %u columns before %s, %s [%u]%s%s", (int)kind, cols, k_type_name(t0), k_type_name(t1), rows,
-                 glu ? ", GLU" : "", bad ? ", no numbers" : "");
+        c.weights = weights;
+        snprintf(what, sizeof(what), "norm %d of %u columns before %s, %s [%u]%s%s%s", (int)kind, cols, k_type_name(t0), k_type_name(t1), rows,
+                 glu ? ", GLU" : "", weights ? "" : ", no weights", bad ? ", no numbers" : "");
         float *apart = chain_run(r, &c, ONE_BY_ONE, 1, 1, 1, &n[0]), *joined = chain_run(r, &c, BATCH, 1, 1, 1, &n[1]);
         size_t at = 0;
         while (at < n[0] && memcmp(apart + at, joined + at, sizeof(float)) == 0)
@@ -194,6 +195,10 @@ static void case_of(struct rig *r, enum k_type t0, enum k_type t1, uint32_t cols
         free(joined);
         free(among);
         chain_free(r, &c);
+}
+
+static void case_of(struct rig *r, enum k_type t0, enum k_type t1, uint32_t cols, uint32_t rows, bool glu, enum k_norm kind, bool bad) {
+        case_with(r, t0, t1, cols, rows, glu, kind, true, bad);
 }
 
 /* As a graph, which says how many kernels there are: a norm that no product makes is one more. */
@@ -257,7 +262,7 @@ static void graph_case(struct rig *r) {
 
 void check_between(struct rig *r) {
         /* Squares that are no numbers are left in each place that the next ones will have. */
-        case_of(r, K_Q8_0, K_Q8_0, r->tiny ? 1024 : 8192, 32, false, K_NORM_RMS, true);
+        case_of(r, K_Q8_0, K_Q8_0, r->tiny ? 8224 : 16384, 32, false, K_NORM_RMS, true);
         for (enum k_type t = 0; t < _K_TYPE_MAX; t++) {
                 if (t == K_I32)
                         continue;
@@ -268,7 +273,20 @@ void check_between(struct rig *r) {
         case_of(r, K_Q4_0, K_F32, 96, 33, false, K_NORM_RMS, false); /* who reads floats */
         case_of(r, K_F16, K_Q4_0, 640, 33, false, K_NORM_L2, false);
         case_of(r, K_Q4_0, K_Q4_0, 640, 64, true, K_NORM_LAYER, false);
+        case_with(r, K_Q4_0, K_Q4_0, 768, 32, true, K_NORM_RMS, false, false);
+        case_with(r, K_Q8_0, K_Q4_0, 640, 33, false, K_NORM_L2, false, false);
+        case_with(r, K_Q8_0, K_Q4_0, 8224, 33, false, K_NORM_RMS, false, false); /* just more than 8,192 */
         if (!r->tiny) {
+                static const uint32_t wide[] = { 8224, 12288, 16384 }; /* more than 512 groups: a second round of a warp's lanes */
+                for (size_t i = 0; i < ELEMENTSOF(wide); i++)
+                        for (int weights = 0; weights < 2; weights++) {
+                                case_with(r, K_Q4_0, K_Q4_0, wide[i], 256, true, K_NORM_RMS, weights, false);
+                                case_with(r, K_Q8_0, K_Q4_1, wide[i], 250, false, K_NORM_L2, weights, false);
+                                case_with(r, K_Q4_K, K_Q6_K, wide[i], 64, false, K_NORM_RMS, weights, false);
+                                case_with(r, K_Q4_0, K_Q4_0, wide[i], 64, true, K_NORM_RMS, weights, true);
+                        }
+                case_of(r, K_F16, K_F32, 8196, 33, false, K_NORM_RMS, false); /* a last group of four, which no product makes */
+                case_of(r, K_F16, K_BF16, 16380, 33, false, K_NORM_LAYER, false);
                 static const uint32_t cols[] = { 32, 256, 2560, 2880, 4096, 5120, 8192 };
                 for (size_t i = 0; i < ELEMENTSOF(cols); i++) {
                         case_of(r, K_Q4_0, K_Q4_0, cols[i], 1024, true, K_NORM_RMS, false);
