@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention for any shape and KV type, in f32: one warp per (row, head, split of
- * CUDA_SPLIT positions), then a merge of the splits in order. Splits lie on
- * absolute positions, so a row's bits depend on its position alone. The plain
- * kernel: attention_mma.cuh and attention_d.cuh cover the shapes that matter for speed.
+ * Attention for any shape and KV type, in f32: a block per (row, head, split of
+ * CUDA_SPLIT positions), of which each warp has a quarter, then a merge of the
+ * splits in order. Splits lie on absolute positions, so a row's bits depend on its
+ * position alone. The plain kernel: attention_mma.cuh and attention_d.cuh cover
+ * the shapes that matter for speed.
  */
 #include <errno.h>
 #include <math.h>
@@ -12,21 +13,48 @@
 
 CUDA_FAMILY(attention)
 
-template <int PER> __global__ void __launch_bounds__(128) attention_kernel(const attn_args a) {
-        const uint32_t lane = threadIdx.x & 31, head = blockIdx.y * 4 + (threadIdx.x >> 5), split = blockIdx.x;
-        const uint32_t row = a.row0 + blockIdx.z;
+enum { PLAIN_WARPS = 4, PLAIN_TOKENS = CUDA_SPLIT / PLAIN_WARPS };
+
+template <int T, int N, int PER> static __device__ __forceinline__ void rows_of_type(const uint8_t *const (&row)[N], uint32_t c0, uint32_t cols, float (&x)[N][PER]) {
+        const uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+        for (int u = 0; u < N; u++)
+#pragma unroll
+                for (int i = 0; i < PER; i++) { /* all are loads: where a column is none, of another one */
+                        const float v = kv_get((enum k_type)T, row[u], c0 + min(lane + 32 * i, cols - 1));
+                        x[u][i] = lane + 32 * i < cols ? v : 0;
+                }
+}
+
+/* Columns c0 + lane + 32i, i < PER, of N rows: which type they have is asked once, for loads wait for one another across a branch. */
+template <int N, int PER> static __device__ __forceinline__ void rows_get(enum k_type type, const void *base, size_t bytes, const uint32_t (&slot)[N], uint32_t c0,
+                                                                         uint32_t cols, float (&x)[N][PER]) {
+        const uint8_t *row[N];
+#pragma unroll
+        for (int u = 0; u < N; u++)
+                row[u] = (const uint8_t *)base + (slot[u] == UINT32_MAX ? 0 : slot[u] * bytes);
+        switch (type) {
+        case K_F16: return rows_of_type<K_F16>(row, c0, cols, x);
+        case K_BF16: return rows_of_type<K_BF16>(row, c0, cols, x);
+        case K_Q8_0: return rows_of_type<K_Q8_0>(row, c0, cols, x);
+        case K_Q4_0: return rows_of_type<K_Q4_0>(row, c0, cols, x);
+        default: return rows_of_type<K_F32>(row, c0, cols, x);
+        }
+}
+
+template <int PER> __global__ void __launch_bounds__(PLAIN_WARPS * 32, PER < 32 ? 4 : 2) attention_kernel(const __grid_constant__ attn_args a) {
+        constexpr int N = PER < 16 ? 32 / PER : 2; /* tokens at a time */
+        __shared__ float sums[PLAIN_WARPS][32 * PER], tops[PLAIN_WARPS], dens[PLAIN_WARPS];
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, split = blockIdx.x, row = a.row0 + blockIdx.z;
 
         pdl_next();
         pdl_wait();
-        if (head >= a.n_head)
-                return;
         const uint32_t seq = a.b.seq[row];
-        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[seq];
-        int32_t p0 = (int32_t)split * CUDA_SPLIT, p1 = min(p0 + CUDA_SPLIT, last + 1);
-        if (a.window)
-                p0 = max(p0, pos - (int32_t)a.window + 1);
-        if (p0 >= p1)
+        const int32_t pos = a.b.pos[row], hi = (a.causal ? pos : a.b.seq_last[seq]) + 1, lo = a.window ? max(0, pos - (int32_t)a.window + 1) : 0;
+        const int32_t base = (int32_t)split * CUDA_SPLIT, at = base + (int32_t)warp * PLAIN_TOKENS;
+        if (max(base, lo) >= min(base + (int32_t)CUDA_SPLIT, hi))
                 return;
+        const int32_t p0 = max(at, lo), p1 = min(at + (int32_t)PLAIN_TOKENS, hi);
         const uint32_t kvh = head / (a.n_head / a.kv.n_head_kv), dk = a.kv.dk, dv = a.kv.dv;
         const float *q = a.q + row * a.q_stride + (size_t)head * a.q_head;
         float qr[PER], acc[PER], m = -INFINITY, l = 0;
@@ -35,36 +63,72 @@ template <int PER> __global__ void __launch_bounds__(128) attention_kernel(const
                 qr[i] = lane + 32 * i < dk ? q[lane + 32 * i] : 0;
                 acc[i] = 0;
         }
-        for (int32_t p = p0; p < p1; p++) {
-                uint32_t slot = kv_slot(a.b, a.kv, seq, (uint32_t)p);
-                if (slot == UINT32_MAX)
-                        continue;
-                const uint8_t *k = (const uint8_t *)a.kv.k + (size_t)slot * a.kv.k_row_bytes;
-                const uint8_t *v = a.kv.v ? (const uint8_t *)a.kv.v + (size_t)slot * a.kv.v_row_bytes : k;
-                const enum k_type vt = a.kv.v ? a.kv.type_v : a.kv.type_k;
-                const uint32_t v0 = a.kv.v ? kvh * dv : kvh * dk;
-                float s = 0;
+        for (int32_t from = p0; from < p1; from += 32) {
+                const uint32_t slots = from + (int32_t)lane < p1 ? kv_slot(a.b, a.kv, seq, (uint32_t)from + lane) : UINT32_MAX;
+                for (int32_t in = 0; in < 32 && from + in < p1; in += N) {
+                        uint32_t slot[N];
+                        float x[N][PER], s[N];
 #pragma unroll
-                for (int i = 0; i < PER; i++)
-                        if (lane + 32 * i < dk)
-                                s = __fmaf_rn(qr[i], kv_get(a.kv.type_k, k, kvh * dk + lane + 32 * i), s);
-                s = warp_sum(s) * a.scale;
-                if (a.softcap != 0)
-                        s = a.softcap * tanhf(s / a.softcap);
-                float mn = fmaxf(m, s), f = expf(m - mn), e = expf(s - mn);
-                m = mn;
-                l = l * f + e;
+                        for (int u = 0; u < N; u++)
+                                slot[u] = __shfl_sync(~0u, slots, in + u);
+                        rows_get(a.kv.type_k, a.kv.k, a.kv.k_row_bytes, slot, kvh * dk, dk, x);
 #pragma unroll
-                for (int i = 0; i < PER; i++)
-                        if (lane + 32 * i < dv)
-                                acc[i] = __fmaf_rn(e, kv_get(vt, v, v0 + lane + 32 * i), acc[i] * f);
+                        for (int u = 0; u < N; u++) {
+                                s[u] = 0;
+#pragma unroll
+                                for (int i = 0; i < PER; i++)
+                                        s[u] = __fmaf_rn(qr[i], x[u][i], s[u]);
+                        }
+                        if (a.kv.v)
+                                rows_get(a.kv.type_v, a.kv.v, a.kv.v_row_bytes, slot, kvh * dv, dv, x);
+                        else
+                                rows_get(a.kv.type_k, a.kv.k, a.kv.k_row_bytes, slot, kvh * dk, dv, x);
+#pragma unroll
+                        for (int u = 0; u < N; u++)
+                                s[u] = warp_sum(s[u]) * a.scale;
+#pragma unroll
+                        for (int u = 0; u < N; u++) {
+                                if (slot[u] == UINT32_MAX)
+                                        continue;
+                                if (a.softcap != 0)
+                                        s[u] = a.softcap * tanhf(s[u] / a.softcap);
+                                const float mn = fmaxf(m, s[u]), f = expf(m - mn), e = expf(s[u] - mn);
+                                m = mn;
+                                l = l * f + e;
+#pragma unroll
+                                for (int i = 0; i < PER; i++)
+                                        acc[i] = __fmaf_rn(e, x[u][i], acc[i] * f);
+                        }
+                }
         }
-        float *o = a.part + ((size_t)(blockIdx.z * a.n_head + head) * a.n_split + split) * (dv + 2);
 #pragma unroll
         for (int i = 0; i < PER; i++)
-                if (lane + 32 * i < dv)
-                        o[lane + 32 * i] = acc[i];
+                sums[warp][lane + 32 * i] = acc[i];
         if (lane == 0) {
+                tops[warp] = m;
+                dens[warp] = l;
+        }
+        __syncthreads();
+        /* The warps' quarters, in order. */
+        float f[PLAIN_WARPS];
+        m = -INFINITY, l = 0;
+#pragma unroll
+        for (int w = 0; w < PLAIN_WARPS; w++)
+                m = fmaxf(m, tops[w]);
+#pragma unroll
+        for (int w = 0; w < PLAIN_WARPS; w++) {
+                f[w] = tops[w] == -INFINITY ? 0 : expf(tops[w] - m);
+                l = __fmaf_rn(dens[w], f[w], l);
+        }
+        float *o = a.part + ((size_t)(blockIdx.z * a.n_head + head) * a.n_split + split) * (dv + 2);
+        for (uint32_t c = threadIdx.x; c < dv; c += PLAIN_WARPS * 32) {
+                float v = 0;
+#pragma unroll
+                for (int w = 0; w < PLAIN_WARPS; w++)
+                        v = __fmaf_rn(f[w], sums[w][c], v);
+                o[c] = v;
+        }
+        if (threadIdx.x == 0) {
                 o[dv] = m;
                 o[dv + 1] = l;
         }
@@ -237,7 +301,7 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
         for (uint32_t r0 = 0, n; r0 < end; r0 += n) {
                 const uint32_t stop = r0 < n_d ? MIN(n_d, end) : end, per = DIV_ROUND_UP(MAX(a.kv.dk, a.kv.dv), 32u);
                 n = MIN(rows, stop - r0);
-                const dim3 grid(a.n_split, DIV_ROUND_UP(a.n_head, 4u), n);
+                const dim3 grid(a.n_split, a.n_head, n);
                 a.row0 = r0;
                 if (mma && r0 < n_d) {
                         if ((r = mma(d, a, n, n_d, b->n)) < 0)
@@ -245,13 +309,13 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                         continue;
                 }
                 if (per <= 4)
-                        r = launch(d, "attention", attention_kernel<4>, grid, 128, 0, a);
+                        r = launch(d, "attention", attention_kernel<4>, grid, PLAIN_WARPS * 32, 0, a);
                 else if (per <= 8)
-                        r = launch(d, "attention", attention_kernel<8>, grid, 128, 0, a);
+                        r = launch(d, "attention", attention_kernel<8>, grid, PLAIN_WARPS * 32, 0, a);
                 else if (per <= 16)
-                        r = launch(d, "attention", attention_kernel<16>, grid, 128, 0, a);
+                        r = launch(d, "attention", attention_kernel<16>, grid, PLAIN_WARPS * 32, 0, a);
                 else
-                        r = launch(d, "attention", attention_kernel<32>, grid, 128, 0, a);
+                        r = launch(d, "attention", attention_kernel<32>, grid, PLAIN_WARPS * 32, 0, a);
                 if (r < 0 || (r = launch(d, "attention merge", attention_merge_kernel, dim3(a.n_head, n), 128, 2 * a.n_split * sizeof(float), a)) < 0)
                         return r;
         }
