@@ -3,8 +3,8 @@
  * Attention for any shape and KV type, in f32: a block per (row, head, split of
  * CUDA_SPLIT positions), of which each warp has a quarter, then a merge of the
  * splits in order. Splits lie on absolute positions, so a row's bits depend on its
- * position alone. The plain kernel: attention_mma.cuh and attention_d.cuh cover
- * the shapes that matter for speed.
+ * position alone. The plain kernel: attention_mma.cuh, attention_d.cuh and
+ * attention_wide.cuh cover the shapes that matter for speed.
  */
 #include <errno.h>
 #include <math.h>
@@ -212,13 +212,17 @@ typedef int (*attn_mma)(struct cuda_dev *, const attn_args &, uint32_t, uint32_t
 /* By role, shape and type alone. */
 static attn_mma mma_for(const attn_args &a, bool prompt) {
         const bool type = a.kv.type_k == K_F16 || a.kv.type_k == K_Q8_0 || a.kv.type_k == K_Q4_0;
-        if (!type || !a.kv.v || a.kv.page_tokens % ATT_TILE || a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
+        if (!type || a.kv.page_tokens % ATT_TILE)
+                return NULL;
+        if (!a.kv.v) /* latent attention: V are columns of K */
+                return !prompt && a.kv.dk == 576 && a.kv.dv == 512 ? cuda_attention_wide : NULL;
+        if (a.kv.type_v != a.kv.type_k || a.kv.dk != a.kv.dv || a.n_head / a.kv.n_head_kv > 16)
                 return NULL;
         switch (a.kv.dk) {
         case 64: return cuda_attention_mma_64;
         case 128: return cuda_attention_mma_128;
         case 256: return cuda_attention_mma_256;
-        case 512: return prompt ? cuda_attention_mma_512 : NULL;
+        case 512: return prompt ? cuda_attention_mma_512 : cuda_attention_wide;
         default: return NULL;
         }
 }

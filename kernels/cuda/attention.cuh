@@ -42,3 +42,4 @@ int cuda_attention_mma_64(struct cuda_dev *, const attn_args &a, uint32_t n_d_ro
 int cuda_attention_mma_128(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
 int cuda_attention_mma_256(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
 int cuda_attention_mma_512(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n); /* role P only */
+int cuda_attention_wide(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);    /* role D only */

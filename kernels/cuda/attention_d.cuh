@@ -148,20 +148,34 @@ static __device__ __forceinline__ void att_d_image_end(const attn_args &a, uint3
                 image_put32(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, c >> 5, 0);
 }
 
-/* Splits [s0, s1) of the block's heads, in order: a warp has 64 columns of a head, a lane two. */
-template <int D, uint32_t WARPS> static __device__ __forceinline__ void att_d_merge(const attn_args &a, const float *part, uint32_t row, uint32_t head0, uint32_t n_q,
-                                                                                  uint32_t s0, uint32_t s1) {
-        constexpr uint32_t AHEAD = 16;
+/* One more of the row's n splits is done; whether it was the last, and all of their results are to be seen. */
+static __device__ __forceinline__ bool att_d_ended(const attn_args &a, uint32_t n) {
+        uint32_t before;
+        asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                     : "=r"(before)
+                     : "l"(a.ended + (size_t)blockIdx.z * gridDim.x + blockIdx.x), "r"(n - 1)
+                     : "memory");
+        return before == n - 1;
+}
+
+/* Splits [s0, s1) of the block's heads, in order: a warp has PIECES times 64 columns of a head, a lane two of each. */
+template <int D, uint32_t WARPS, uint32_t PIECES = 1> static __device__ __forceinline__ void att_d_merge(const attn_args &a, const float *part, uint32_t row, uint32_t head0,
+                                                                                                       uint32_t n_q, uint32_t s0, uint32_t s1) {
+        constexpr uint32_t AHEAD = 16, PER = D / 64 / PIECES;
         const uint32_t lane = threadIdx.x & 31;
 #pragma unroll 1
-        for (uint32_t i = threadIdx.x / 32; i < n_q * (D / 64); i += WARPS) {
-                const uint32_t q = i / (D / 64), c = i % (D / 64) * 64 + lane * 2, head = head0 + q;
+        for (uint32_t i = threadIdx.x / 32; i < n_q * PER; i += WARPS) {
+                const uint32_t q = i / PER, c = i % PER * (64 * PIECES) + lane * 2, head = head0 + q;
                 const float *p = part + (size_t)q * a.n_split * (D + 2);
                 const float2 *ends = (const float2 *)p, *o = (const float2 *)(p + 2 * a.n_split + (size_t)s0 * D + c);
                 asm("" : "+l"(ends), "+l"(o)); /* sums made here, not kept for all heads */
                 const float sink = a.sinks ? a.sinks[head] : -INFINITY;
-                float2 e[AHEAD];
-                auto ask = [&](uint32_t k, uint32_t left) { e[k] = k < left ? __ldcg(o + k * (D / 2)) : make_float2(0, 0); };
+                float2 e[PIECES][AHEAD], sum[PIECES];
+                auto ask = [&](uint32_t k, uint32_t left) {
+#pragma unroll
+                        for (uint32_t n = 0; n < PIECES; n++)
+                                e[n][k] = k < left ? __ldcg(o + k * (D / 2) + n * 32) : make_float2(0, 0);
+                };
 #pragma unroll
                 for (uint32_t k = 0; k < AHEAD; k++)
                         ask(k, s1 - s0);
@@ -173,7 +187,10 @@ template <int D, uint32_t WARPS> static __device__ __forceinline__ void att_d_me
                 for (uint32_t s = s0 + lane; s < s1; s += 64)
                         m = fmaxf(m, fmaxf(end_of(s).x, end_of(s + 32).x));
                 m = warp_max(m);
-                float l = 0, x = 0, y = 0;
+                float l = 0;
+#pragma unroll
+                for (uint32_t n = 0; n < PIECES; n++)
+                        sum[n] = make_float2(0, 0);
 #pragma unroll 1
                 for (uint32_t from = s0; from < s1; from += AHEAD) {
                         const float fs = own.x == -INFINITY ? 0 : expf(own.x - m), ds = own.y;
@@ -184,15 +201,83 @@ template <int D, uint32_t WARPS> static __device__ __forceinline__ void att_d_me
                         for (uint32_t k = 0; k < AHEAD; k++) {
                                 const float f = __shfl_sync(~0u, fs, k), den = __shfl_sync(~0u, ds, k);
                                 l = __fmaf_rn(den, f, l);
-                                x = __fmaf_rn(f, e[k].x, x);
-                                y = __fmaf_rn(f, e[k].y, y);
+#pragma unroll
+                                for (uint32_t n = 0; n < PIECES; n++) {
+                                        sum[n].x = __fmaf_rn(f, e[n][k].x, sum[n].x);
+                                        sum[n].y = __fmaf_rn(f, e[n][k].y, sum[n].y);
+                                }
                                 ask(k, left);
                         }
                 }
                 if (a.sinks)
                         l += expf(sink - m);
                 const float inv = l > 0 ? 1.0f / l : 0;
-                att_d_out(a, row, head, c, make_float2(x * inv, y * inv));
+#pragma unroll
+                for (uint32_t n = 0; n < PIECES; n++)
+                        att_d_out(a, row, head, c + n * 64, make_float2(sum[n].x * inv, sum[n].y * inv));
+        }
+}
+
+/*
+ * What the command before attention does: the block's heads' norms and rope, one a warp at a time, to shared memory (S); where the
+ * block has the own position, K and V too, to shared memory and, by the first block of their heads, to the pages. With the wait.
+ */
+template <int D, int T, class S> static __device__ __forceinline__ void att_d_turn(const attn_args &a, uint8_t *sm, uint32_t row, int32_t pos, uint32_t kvh, uint32_t first,
+                                                                                   uint32_t n_q, bool own, uint32_t own_slot) {
+        const uint32_t tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, head0 = kvh * (a.n_head / a.kv.n_head_kv) + first;
+        const att_turn &u = a.turn;
+        float2 *turns = (float2 *)(sm + S::TURNS_AT);
+        float *norms = (float *)(sm + S::NORMS_AT), *heads = (float *)(sm + S::HEADS_AT);
+        uint8_t *own_k = sm + S::OWN_AT, *own_v = own_k + S::OWN;
+
+        for (uint32_t i = tid; i < u.rules.n_dims / 2; i += S::THREADS)
+                turns[i] = head_angle(u.rules, pos, i);
+        for (uint32_t i = tid; i < D; i += S::THREADS) {
+                if (u.q_norm)
+                        norms[i] = u.q_norm[i];
+                if (u.k_norm && i < u.k_norm_cols)
+                        norms[D + i] = u.k_norm[i];
+        }
+        __syncthreads();
+        pdl_wait();
+        constexpr uint32_t ROUNDS = (ATT_ROWS + 2 + S::WARPS - 1) / S::WARPS;
+        const uint32_t n_item = n_q + (own ? 2 : 0); /* query heads, K, V */
+        float x[ROUNDS][D / 32];
+#pragma unroll
+        for (uint32_t n = 0; n < ROUNDS; n++) {
+                const uint32_t i = warp + n * S::WARPS;
+                const float *src = i < n_q ? a.q + row * a.q_stride + (size_t)(head0 + i) * a.q_head
+                                   : i == n_q ? u.k + row * u.k_stride + (size_t)kvh * u.k_head
+                                                : u.v + row * u.v_stride + (size_t)kvh * u.v_head;
+#pragma unroll
+                for (uint32_t c = 0; c < D / 32; c++)
+                        x[n][c] = i < n_item ? src[lane + 32 * c] : 0;
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < ROUNDS; n++)
+#pragma unroll
+                for (uint32_t c = 0; c < D / 32; c++)
+                        if (warp + n * S::WARPS < n_item)
+                                heads[(warp + n * S::WARPS) * S::HEAD + lane + 32 * c] = x[n][c];
+        __syncwarp();
+#pragma unroll 1
+        for (uint32_t i = warp; i < n_item; i += S::WARPS) {
+                float *buf = heads + i * S::HEAD;
+                if (i > n_q) {
+                        const float f = u.v_norm ? head_rms(buf, D, u.rules.norm_eps) : 1;
+                        if (first == 0 && own_slot != UINT32_MAX)
+                                head_put((enum k_type)T, (uint8_t *)a.kv.v + (size_t)own_slot * a.kv.v_row_bytes, kvh * D, buf, D, f);
+                        head_put((enum k_type)T, own_v, 0, buf, D, f);
+                        continue;
+                }
+                const bool is_k = i == n_q;
+                head_turn(u.rules, buf, D, is_k ? (u.k_norm ? norms + D : NULL) : u.q_norm ? norms : NULL, is_k ? u.k_norm_cols : D, NULL, turns,
+                          is_k ? 1 : head_q_scale(u.rules, pos));
+                if (is_k) {
+                        if (first == 0 && own_slot != UINT32_MAX)
+                                head_put((enum k_type)T, (uint8_t *)a.kv.k + (size_t)own_slot * a.kv.k_row_bytes, kvh * D, buf, D, 1);
+                        head_put((enum k_type)T, own_k, 0, buf, D, 1);
+                }
         }
 }
 
@@ -288,56 +373,7 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                 sinks[tid] = a.sinks ? a.sinks[head0 + tid] : -INFINITY;
 
         if (joined) {
-                const att_turn &u = a.turn;
-                for (uint32_t i = tid; i < u.rules.n_dims / 2; i += S::THREADS)
-                        turns[i] = head_angle(u.rules, pos, i);
-                for (uint32_t i = tid; i < D; i += S::THREADS) {
-                        if (u.q_norm)
-                                norms[i] = u.q_norm[i];
-                        if (u.k_norm && i < u.k_norm_cols)
-                                norms[D + i] = u.k_norm[i];
-                }
-                __syncthreads();
-                pdl_wait();
-                constexpr uint32_t ROUNDS = (ATT_ROWS + 2 + S::WARPS - 1) / S::WARPS;
-                const uint32_t n_item = n_q + (own ? 2 : 0); /* query heads, K, V */
-                float x[ROUNDS][D / 32];
-#pragma unroll
-                for (uint32_t n = 0; n < ROUNDS; n++) {
-                        const uint32_t i = warp + n * S::WARPS;
-                        const float *src = i < n_q ? a.q + row * a.q_stride + (size_t)(head0 + i) * a.q_head
-                                           : i == n_q ? u.k + row * u.k_stride + (size_t)kvh * u.k_head
-                                                        : u.v + row * u.v_stride + (size_t)kvh * u.v_head;
-#pragma unroll
-                        for (uint32_t c = 0; c < D / 32; c++)
-                                x[n][c] = i < n_item ? src[lane + 32 * c] : 0;
-                }
-#pragma unroll
-                for (uint32_t n = 0; n < ROUNDS; n++)
-#pragma unroll
-                        for (uint32_t c = 0; c < D / 32; c++)
-                                if (warp + n * S::WARPS < n_item)
-                                        heads[(warp + n * S::WARPS) * S::HEAD + lane + 32 * c] = x[n][c];
-                __syncwarp();
-#pragma unroll 1
-                for (uint32_t i = warp; i < n_item; i += S::WARPS) {
-                        float *buf = heads + i * S::HEAD;
-                        if (i > n_q) {
-                                const float f = u.v_norm ? head_rms(buf, D, u.rules.norm_eps) : 1;
-                                if (first == 0 && own_slot != UINT32_MAX)
-                                        head_put((enum k_type)T, (uint8_t *)a.kv.v + (size_t)own_slot * a.kv.v_row_bytes, kvh * D, buf, D, f);
-                                head_put((enum k_type)T, own_v, 0, buf, D, f);
-                                continue;
-                        }
-                        const bool is_k = i == n_q;
-                        head_turn(u.rules, buf, D, is_k ? (u.k_norm ? norms + D : NULL) : u.q_norm ? norms : NULL, is_k ? u.k_norm_cols : D, NULL, turns,
-                                  is_k ? 1 : head_q_scale(u.rules, pos));
-                        if (is_k) {
-                                if (first == 0 && own_slot != UINT32_MAX)
-                                        head_put((enum k_type)T, (uint8_t *)a.kv.k + (size_t)own_slot * a.kv.k_row_bytes, kvh * D, buf, D, 1);
-                                head_put((enum k_type)T, own_k, 0, buf, D, 1);
-                        }
-                }
+                att_d_turn<D, T, S>(a, sm, row, pos, kvh, first, n_q, own, own_slot);
                 __syncthreads();
         }
 
@@ -570,14 +606,8 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
         if (!whole) {
                 /* Partial results, then the count of those that are there; the block that completes it, back to 0, sees all. */
                 __syncthreads();
-                if (tid == 0) {
-                        uint32_t before, most = s1 - s0 - 1;
-                        asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-                                     : "=r"(before)
-                                     : "l"(a.ended + (size_t)blockIdx.z * gridDim.x + blockIdx.x), "r"(most)
-                                     : "memory");
-                        ended_last = before == most;
-                }
+                if (tid == 0)
+                        ended_last = att_d_ended(a, s1 - s0);
                 __syncthreads();
                 if (!ended_last)
                         return;

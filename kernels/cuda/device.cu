@@ -48,7 +48,7 @@ static void crumbs_give(struct cuda_dev *d) {
 static const char *dev_where(struct k_dev *kd, char buf[64]) {
         const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
-                "attention.cu", "attention_d.cuh", "attention_mma.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu",
+                "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu",
                 "linear.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec.cu", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
                 "moe.cu", "moe_product.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
                 "fault.cu", /* tests/fault: kernels that fail */

@@ -43,6 +43,13 @@ static const struct attn cases[] = {
         { .name = "wide", .n_head = 2, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES },
         { .name = "gemma4", .n_head = 8, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_HALVES, .window = 70, .qk_norm = true,
           .v_norm = true },
+        { .name = "wide, 8 heads of 1", .n_head = 8, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES, .qk_norm = true, .v_norm = true },
+        { .name = "wide, gate", .n_head = 8, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_ADJACENT, .window = 100, .sinks = true, .gate = true },
+        { .name = "wide, 10 heads of 1", .n_head = 10, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_Q4_0, .rope = K_ROPE_HALVES, .softcap = 5, .limit = 0.12 },
+        { .name = "wide, apart", .n_head = 8, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_HALVES, .qk_norm = true, .full = true },
+        { .name = "latent", .n_head = 12, .n_head_kv = 1, .dk = 576, .dv = 512, .kv = K_F16, .rope = K_ROPE_ADJACENT, .mla = true },
+        { .name = "latent, q8_0", .n_head = 16, .n_head_kv = 1, .dk = 576, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_ADJACENT, .mla = true },
+        { .name = "80", .n_head = 4, .n_head_kv = 2, .dk = 80, .dv = 80, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 200, .sinks = true },
 };
 
 struct world {
@@ -75,7 +82,7 @@ static void step(struct rig *r, struct world *w, uint32_t n, uint32_t n_d, const
         struct k_qkv_args q = { .q_stride = all, .k_stride = all, .v_stride = all, .q_head = t->dk * (t->gate ? 2 : 1), .k_head = t->dk,
                                 .v_head = t->dv, .n_head = t->n_head, .n_head_kv = t->n_head_kv, .dk = t->dk, .dv = t->dv,
                                 .norm_full = t->full, .norm_eps = 1e-5f, .q_temp = t->q_temp, .q_temp_len = 64, .rope = &w->rope,
-                                .v_norm = t->v_norm, .rope_off = t->mla ? 128 : 0, .k_norm_cols = t->mla ? 128 : 0 }, g;
+                                .v_norm = t->v_norm, .rope_off = t->mla ? t->dk - 64 : 0, .k_norm_cols = t->mla ? t->dk - 64 : 0 }, g;
         struct k_attention_args a = { .q_stride = all, .q_head = q.q_head, .n_head = t->n_head, .scale = 0.125f, .softcap = t->softcap,
                                       .window = t->window, .causal = !t->encoder, .gate_stride = all, .gate_head = q.q_head }, ag;
 
@@ -312,6 +319,12 @@ static const struct attn deep[] = {
         { .name = "three", .n_head = 3, .n_head_kv = 1, .dk = 64, .dv = 64, .kv = K_Q4_0, .rope = K_ROPE_HALVES, .limit = 0.12 },
         { .name = "gate", .n_head = 4, .n_head_kv = 2, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .gate = true, .qk_norm = true },
         { .name = "window", .n_head = 4, .n_head_kv = 1, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 1000, .softcap = 5 },
+        { .name = "wide, 8 heads of 1", .n_head = 8, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES, .qk_norm = true, .v_norm = true },
+        { .name = "wide, window", .n_head = 8, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_HALVES, .window = 1000, .sinks = true },
+        { .name = "wide, gate", .n_head = 4, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_Q4_0, .rope = K_ROPE_HALVES, .gate = true, .limit = 0.12 },
+        { .name = "latent", .n_head = 9, .n_head_kv = 1, .dk = 576, .dv = 512, .kv = K_F16, .rope = K_ROPE_ADJACENT, .mla = true },
+        { .name = "latent, q4_0", .n_head = 3, .n_head_kv = 1, .dk = 576, .dv = 512, .kv = K_Q4_0, .rope = K_ROPE_ADJACENT, .mla = true, .limit = 0.12 },
+        { .name = "96", .n_head = 6, .n_head_kv = 2, .dk = 96, .dv = 96, .kv = K_BF16, .rope = K_ROPE_HALVES },
 };
 
 /* Far ends of sequences: nearly all their splits; the last positions of a split and of a tile, and the first ones of the next. */
