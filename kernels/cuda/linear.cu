@@ -116,11 +116,6 @@ static bool linear_adds(const struct cuda_dev *d, const struct cmd_linear *c, co
                n->n == c->n_rows && n->x.cols == c->out[0].w.rows && c->out[0].y_stride == n->x.cols;
 }
 
-/* Both in memory: [a, a + n) and [b, b + m). */
-static bool apart(const float *a, size_t n, const float *b, size_t m) {
-        return (uintptr_t)(a + n) <= (uintptr_t)b || (uintptr_t)(b + m) <= (uintptr_t)a;
-}
-
 /*
  * One row of role D, read where the norm writes it, and by at least one matrix in planes: the first launch leaves it in
  * memory for the others. While it does, no block may write what others of its blocks read: the norm's x.
@@ -133,14 +128,13 @@ bool cuda_linear_norms(const struct cuda_dev *d, const struct cmd_linear *c, con
         if (d->exact || c->n_rows != 1 || c->n_d != 1 || c->row0 || c->gather || c->make_image || !c->x.image || c->x.f != n->out.f ||
             c->x.q != n->out.q || c->x.cols != n->out.cols)
                 return false;
-        if (n->n != 1 || n->n_d != 1 || n->gather || n->kind == K_NORM_LAYER || n->b || !n->has_out || !n->write_image || n->out_col ||
-            n->out.cols != n->x.cols || !norm_whole(n) || !apart(n->out.f, n->x.cols, n->x.f, n->x.cols))
+        if (!norm_joins(n))
                 return false;
         for (uint32_t i = 0; i < c->n_out; i++) {
                 planes |= c->out[i].w.layout == K_LAYOUT_CUDA;
                 if (c->out[i].w.type == K_Q2_K)
                         return false;
-                if (!apart(c->out[i].y, c->out[i].w.rows, n->x.f, n->x.cols))
+                if (!norm_apart(c->out[i].y, c->out[i].w.rows, n->x.f, n->x.cols))
                         return false;
         }
         return planes;
@@ -153,7 +147,7 @@ static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const stru
 
         if (!g || c->n_out != 2 || !linear_plain_d(d, c) || g->a.n != c->n_rows || g->n_d != c->n_rows || g->a.gate != gate->y ||
             g->a.up != up->y || g->a.gate_stride != gate->y_stride || g->a.up_stride != up->y_stride || g->out.cols != gate->w.rows ||
-            (norm && !apart(g->out.f, g->out.cols, norm->x, norm->cols)))
+            (norm && !norm_apart(g->out.f, g->out.cols, norm->x, norm->cols)))
                 return 1;
         struct jobs j = {};
         j.n = c->n_d;
@@ -208,8 +202,7 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
         struct matvec_with with = {};
         struct norm_in norm = {};
         if (lw->norm) {
-                const struct cmd_norm *n = lw->norm;
-                norm = {n->x.f, d->squares, n->w, n->out.f, n->out.q, n->x.cols, n->kind, n->eps, n->out_scale};
+                norm = norm_of(d, lw->norm);
                 with.norm = &norm;
         }
         if ((r = linear_glu(d, c, lw->glu, with.norm, image, kpad)) <= 0) {

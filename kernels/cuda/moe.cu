@@ -153,6 +153,7 @@ struct moe_run {
         uint32_t ff, dd; /* of the experts' middle, of their result */
         bool direct, direct_down; /* D rows without lists */
         struct moe_choice how;    /* of these */
+        const struct cmd_norm *add; /* what adds the one row's sum to its x, to be done where it is made, or NULL */
 };
 
 /* f32 products of one role; expert by expert where weights must be decoded first. */
@@ -346,6 +347,11 @@ static int role_d_direct(const struct moe_run *m, const uint8_t *image, uint32_t
         p.image = NULL;
         p.y = sum ? c->a.y + row0 * c->a.y_stride : m->s.o + p0 * m->dd;
         p.y_stride = c->a.y_stride;
+        if (m->add) {
+                p.add_to = m->add->x.f;
+                p.add_scale = m->add->add_scale;
+                p.squares = m->d->squares;
+        }
         split(&p, m->ff);
         return product(m->d, c->down.type, sum ? MOE_DOWN_SUM : MOE_DOWN, p);
 }
@@ -422,9 +428,23 @@ bool cuda_moe_takes(const struct cuda_dev *d, const struct cmd_linear *l, const 
                DIV_ROUND_UP(l->n_d, (uint32_t)MOE_ROUTE_ROWS) <= MOE_COUNTERS;
 }
 
+bool cuda_moe_norms(const struct cuda_dev *d, const struct cmd_linear *l, const struct cmd_moe *c, const struct cmd_norm *n) {
+        const struct linear_out *o = &l->out[0];
+        return !d->exact && norm_joins(n) && n->x.cols <= MOE_ROUTE_NORM_COLS && c->a.n == 1 && l->n_rows == 1 && l->n_d == 1 && !l->make_image &&
+               l->x.f == n->out.f && l->x.cols == n->out.cols && c->x.f == n->out.f && c->x.q == n->out.q && c->x.image == 2 && c->x.cols == n->out.cols &&
+               norm_apart(o->y, o->w.rows, n->x.f, n->x.cols);
+}
+
+/* The next command adds the row's sum, as it is, to its x. */
+static bool moe_adds(const struct moe_run *m, const struct cmd_norm *n) {
+        return n && m->c->a.n == 1 && n->has_add && !n->add_norm_w && n->add.f == m->c->a.y && !n->gather && n->n == 1 && n->x.cols == m->dd &&
+               norm_whole(n);
+}
+
 /* The choice for all rows; with a router its product, for D rows in the same launch. */
-static int route(const struct moe_run *m, const struct cmd_linear *router, uint32_t n_d) {
+static int route(const struct moe_run *m, const struct moe_with *with, uint32_t n_d) {
         const struct cmd_moe *c = m->c;
+        const struct cmd_linear *router = with->router;
         moe_route a = {c->a.router, c->a.select_bias, c->a.router_stride, n_d, c->a.n_expert, c->a.n_used, c->a.n_group, c->a.n_group_used,
                        (uint32_t)c->a.gating, c->a.norm_weights, c->a.weight_scale, m->s.id, m->s.weight};
         const uint32_t done = router ? n_d : 0;
@@ -432,7 +452,10 @@ static int route(const struct moe_run *m, const struct cmd_linear *router, uint3
 
         if (done) {
                 const struct linear_out *o = &router->out[0];
-                if ((r = cuda_moe_route(m->d, a, (const float *)o->w.data, o->bias, router->x.f, router->x.cols, o->y)) < 0)
+                struct norm_in norm = {};
+                if (with->norm)
+                        norm = norm_of(m->d, with->norm);
+                if ((r = cuda_moe_route(m->d, a, (const float *)o->w.data, o->bias, router->x.f, router->x.cols, o->y, with->norm ? &norm : NULL)) < 0)
                         return r;
         }
         a.router += done * a.stride;
@@ -448,8 +471,8 @@ static int route(const struct moe_run *m, const struct cmd_linear *router, uint3
         return a.n ? cuda_moe_choose(m->d, a) : 0;
 }
 
-int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct cmd_linear *router) {
-        struct moe_run m = {d, c, {}, c->down.cols, c->down.rows, false, false, {}};
+int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, struct moe_with *with) {
+        struct moe_run m = {d, c, {}, c->down.cols, c->down.rows, false, false, {}, NULL};
         const uint32_t n = c->a.n, n_d = MIN(c->a.n_d, n), K = c->a.n_used, X = c->a.n_expert, kx = kpad_of(c->x.cols);
         int r;
 
@@ -459,7 +482,7 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct 
                 return -EINVAL;
         }
         choose_direct(&m);
-        if ((r = route(&m, router, n_d)) < 0)
+        if ((r = route(&m, with, n_d)) < 0)
                 return r;
         if ((n_d < n || !m.direct_down) &&
             (r = launch(d, "expert lists", sort_kernel, 2, 1024, 0, m.s.id, K, X, n_d, n, m.s.list[0], m.s.list[1])) < 0)
@@ -473,8 +496,11 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct 
         }
         m.how = cuda_moe_choice(d, c->up.type, m.ff, c->x.cols, n_d);
         const bool sum = n_d && m.how.down_alone && m.direct_down;
+        if (sum && moe_adds(&m, with->add))
+                m.add = with->add;
         if (n_d && (r = role_d(&m, image, n_d, sum)) < 0)
                 return r;
+        with->add_done = m.add;
         if (n_d < n && (r = role_p(&m, image, n_d, n - n_d)) < 0)
                 return r;
         const uint32_t s0 = sum ? n_d : 0;
@@ -482,4 +508,7 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, const struct 
                       m.s.weight + (size_t)s0 * K, K, m.dd, c->a.y + s0 * c->a.y_stride, c->a.y_stride);
 }
 
-int cuda_run_moe(struct cuda_dev *d, const struct dbatch *, const struct cmd_moe *c) { return cuda_run_moe_with(d, c, NULL); }
+int cuda_run_moe(struct cuda_dev *d, const struct dbatch *, const struct cmd_moe *c) {
+        struct moe_with with = {};
+        return cuda_run_moe_with(d, c, &with);
+}

@@ -21,6 +21,7 @@
 #include <errno.h>
 
 #include "kernels/cuda/moe_router.cuh"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/types.cuh"
 
 enum {
@@ -50,6 +51,8 @@ struct moe_product {
         uint32_t image_kpad;
         float *y;            /* ... floats [pairs][rows]; down: [pairs][rows], or by row: [n][y_stride] */
         size_t y_stride;
+        float *add_to, *squares; /* down and sum of one row: [rows] add_scale times it are added to, or NULL; of its groups (norm.cuh) */
+        float add_scale;
 };
 
 /* MOE_FITS launches nothing: 0 if every form fits this card's shared memory for a product of this shape, else -ENOSPC. */
@@ -73,5 +76,9 @@ struct moe_route {
 int cuda_moe_choose(struct cuda_dev *, const moe_route &);
 /* Only logits, of P rows. */
 int cuda_moe_logits(struct cuda_dev *, const moe_route &, const float *w, const float *bias, const float *x, uint32_t cols, float *logits);
-/* Logits of rows x [n][cols] and the choice in one launch; logits are written too. F32 weights of a multiple of 4 columns. */
-int cuda_moe_route(struct cuda_dev *, const moe_route &, const float *w, const float *bias, const float *x, uint32_t cols, float *logits);
+/*
+ * Logits of rows x [n][cols] and the choice in one launch; logits are written too. F32 weights of a multiple of 4 columns. norm: or
+ * NULL; what makes x of another one row, of at most MOE_ROUTE_NORM_COLS columns, and is not done yet.
+ */
+int cuda_moe_route(struct cuda_dev *, const moe_route &, const float *w, const float *bias, const float *x, uint32_t cols, float *logits,
+                   const struct norm_in *norm);

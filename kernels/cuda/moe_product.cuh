@@ -531,6 +531,9 @@ template <int TYPE> __global__ void __launch_bounds__(896, 1) moe_down_sum_kerne
 #pragma unroll
         for (int i = 0; i < RING; i++)
                 ask(false, true);
+        const uint32_t row = blockIdx.x * 16 + threadIdx.x;
+        const bool mine = threadIdx.x < 16 && row < a.rows;
+        const float before = a.add_to && mine ? __ldcg(a.add_to + row) : 0;
         for (uint32_t k = warp; k < tasks; k += warps) {
                 const uint32_t sb0 = k % a.ks * a.per_warp, tiles = min(sb0 + a.per_warp, a.n_sb) - sb0;
                 float acc[2] = {};
@@ -562,12 +565,22 @@ template <int TYPE> __global__ void __launch_bounds__(896, 1) moe_down_sum_kerne
                 one[e] = v;
         }
         __syncthreads();
-        const uint32_t row = blockIdx.x * 16 + threadIdx.x;
-        if (threadIdx.x < 16 && row < a.rows) {
-                float v = 0;
-                for (uint32_t k = 0; k < a.n_used; k++)
-                        v = __fmaf_rn(a.weight[row0 + k], one[k * 16 + threadIdx.x], v);
-                a.y[blockIdx.y * a.y_stride + row] = v;
+        if (warp == 0) {
+                float v = 0, sum = 0;
+                if (mine) {
+                        for (uint32_t k = 0; k < a.n_used; k++)
+                                v = __fmaf_rn(a.weight[row0 + k], one[k * 16 + threadIdx.x], v);
+                        a.y[blockIdx.y * a.y_stride + row] = v;
+                }
+                if (a.add_to) { /* one row: a block has a group of it */
+                        if (mine) {
+                                sum = __fmaf_rn(a.add_scale, v, before);
+                                a.add_to[row] = sum;
+                        }
+                        sum = norm_group1(sum);
+                        if (lane == 0)
+                                a.squares[blockIdx.x] = sum;
+                }
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
 }

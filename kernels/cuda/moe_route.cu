@@ -7,11 +7,13 @@
  *
  * moe_route_kernel also makes the logits: a block has one expert and four rows;
  * the block that ends last among those of its rows chooses. Its counter goes
- * back to 0 by itself, so nothing is cleared between launches.
+ * back to 0 by itself, so nothing is cleared between launches. The norm of one row
+ * can be made by every block for itself (moe_route_norm_kernel).
  */
 #include <errno.h>
 
 #include "kernels/cuda/moe.cuh"
+#include "kernels/cuda/tile.cuh"
 
 CUDA_FAMILY(moe_route)
 
@@ -155,13 +157,52 @@ struct route_product {
 };
 
 enum { ROUTE_V = 8 }; /* float4 of a row that a thread asks for at once: 4,096 columns */
+static_assert(ROUTE_V * ROUTE_THREADS * 4 == MOE_ROUTE_NORM_COLS, "a row that its blocks norm");
+
+static __device__ __forceinline__ float route_four(float4 w, float4 x, float s) {
+        return __fmaf_rn(w.w, x.w, __fmaf_rn(w.z, x.z, __fmaf_rn(w.y, x.y, __fmaf_rn(w.x, x.x, s))));
+}
+
+/*
+ * What a block ends with: logits of its expert and rows from row0 on, of which s has the thread's part, and the choice, if it is
+ * the last of all experts' blocks. sm: shared memory for choose(), which nobody reads for anything else by now.
+ */
+template <int PER, int ROWS>
+static __device__ __forceinline__ void route_end(const moe_route &a, const route_product &p, const float (&s)[ROWS], uint32_t row0, uint32_t rows, float *sm) {
+        __shared__ float part[ROUTE_THREADS / 32][ROWS];
+        __shared__ uint32_t last;
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, e = blockIdx.x;
+
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+                float v = warp_sum(s[r]);
+                if (lane == 0)
+                        part[warp][r] = v;
+        }
+        __syncthreads();
+        if (threadIdx.x < rows) {
+                const uint32_t r = threadIdx.x;
+                float v = __fadd_rn(__fadd_rn(part[0][r], part[1][r]), __fadd_rn(part[2][r], part[3][r]));
+                if (p.bias)
+                        v = __fadd_rn(v, p.bias[e]);
+                p.logits[(row0 + r) * a.stride + e] = v;
+                __threadfence(); /* before the count below says so */
+        }
+        __syncthreads();
+        if (threadIdx.x == 0)
+                last = atomicInc(&p.arrived[blockIdx.y], a.n_expert - 1) == a.n_expert - 1;
+        __syncthreads();
+        if (!last)
+                return;
+        __threadfence();
+        if (warp < rows)
+                choose<PER>(a, row0 + warp, p.logits + (row0 + warp) * a.stride, sm + warp * a.n_expert,
+                            sm + MOE_ROUTE_ROWS * a.n_expert + warp * MAX_GROUP);
+}
 
 template <int PER> __global__ void __launch_bounds__(ROUTE_THREADS) moe_route_kernel(const moe_route a, const route_product p) {
         extern __shared__ float sm[];
-        __shared__ float part[ROUTE_THREADS / 32][MOE_ROUTE_ROWS];
-        __shared__ uint32_t last;
-        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, e = blockIdx.x, row0 = blockIdx.y * MOE_ROUTE_ROWS;
-        const uint32_t n4 = p.cols / 4, rows = min((uint32_t)MOE_ROUTE_ROWS, a.n - row0);
+        const uint32_t e = blockIdx.x, row0 = blockIdx.y * MOE_ROUTE_ROWS, n4 = p.cols / 4, rows = min((uint32_t)MOE_ROUTE_ROWS, a.n - row0);
         const float4 *w = (const float4 *)(p.w + (size_t)e * p.cols);
         float4 wv[ROUTE_V];
         float s[MOE_ROUTE_ROWS] = {};
@@ -193,34 +234,57 @@ template <int PER> __global__ void __launch_bounds__(ROUTE_THREADS) moe_route_ke
                         }
 #pragma unroll
                         for (int i = 0; i < ROUTE_V; i++)
-                                s[r] = __fmaf_rn(wv[i].w, xv[i].w, __fmaf_rn(wv[i].z, xv[i].z, __fmaf_rn(wv[i].y, xv[i].y, __fmaf_rn(wv[i].x, xv[i].x, s[r]))));
+                                s[r] = route_four(wv[i], xv[i], s[r]);
                 }
         }
+        route_end<PER, MOE_ROUTE_ROWS>(a, p, s, row0, rows, sm);
+}
+
+/*
+ * One row, which every block norms for itself, its squares being in n.squares; one block more than there are experts writes it and
+ * its image. Blocks are to begin beside two of the product before, so they have few registers: the row and the norm's
+ * weights wait in shared memory, where each thread reads what it has asked for.
+ */
+template <int PER> __global__ void __launch_bounds__(ROUTE_THREADS, PER > 8 ? 3 : 6) moe_route_norm_kernel(const moe_route a, const route_product p, const norm_in n) {
+        extern __shared__ __align__(16) float sm[]; /* [2][cols]; then choose()'s */
+        const uint32_t lane = threadIdx.x & 31, e = blockIdx.x, n4 = n.cols / 4, kpad = kpad_of(n.cols);
+        const float4 *w = (const float4 *)(p.w + (size_t)e * n.cols), *x = (const float4 *)sm, *nw = x + n4;
+        const bool keeps = e == a.n_expert;
+        float4 wv[ROUTE_V];
+        float s[1] = {};
+
+        auto fetch = [&](float *to, const float *from) {
+                for (uint32_t c = threadIdx.x; c < n4; c += ROUTE_THREADS)
+                        copy16<0>((uint32_t)__cvta_generic_to_shared(to + c * 4), (const uint8_t *)(from + c * 4), 0);
+        };
+        pdl_next();
 #pragma unroll
-        for (int r = 0; r < MOE_ROUTE_ROWS; r++) {
-                float v = warp_sum(s[r]);
-                if (lane == 0)
-                        part[warp][r] = v;
+        for (int i = 0; i < ROUTE_V; i++) { /* weights: before the wait */
+                const uint32_t c = i * ROUTE_THREADS + threadIdx.x;
+                wv[i] = c < n4 && !keeps ? w[c] : make_float4(0, 0, 0, 0);
         }
-        __syncthreads();
-        if (threadIdx.x < rows) {
-                const uint32_t r = threadIdx.x;
-                float v = __fadd_rn(__fadd_rn(part[0][r], part[1][r]), __fadd_rn(part[2][r], part[3][r]));
-                if (p.bias)
-                        v = __fadd_rn(v, p.bias[e]);
-                p.logits[(row0 + r) * a.stride + e] = v;
-                __threadfence(); /* before the count below says so */
+        if (n.w)
+                fetch(sm + n.cols, n.w);
+        pdl_wait();
+        fetch(sm, n.x);
+        const float f = norm_share<false>::factor(n, lane);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+        for (int i = 0; i < ROUTE_V; i++) {
+                const uint32_t c = i * ROUTE_THREADS + threadIdx.x;
+                float4 v = make_float4(0, 0, 0, 0);
+                if (c < n4)
+                        v = norm_value4(x[c], f, n.w ? nw[c] : make_float4(1, 1, 1, 1), n.scale);
+                if (!keeps) {
+                        s[0] = route_four(wv[i], v, s[0]);
+                } else if (c * 4 < kpad) { /* whole warps: 256 divides it */
+                        image_put4(n.image, kpad, c * 4, quantize4(v));
+                        if (c < n4)
+                                ((float4 *)n.out)[c] = v;
+                }
         }
-        __syncthreads();
-        if (threadIdx.x == 0)
-                last = atomicInc(&p.arrived[blockIdx.y], gridDim.x - 1) == gridDim.x - 1;
-        __syncthreads();
-        if (!last)
-                return;
-        __threadfence();
-        if (warp < rows)
-                choose<PER>(a, row0 + warp, p.logits + (row0 + warp) * a.stride, sm + warp * a.n_expert,
-                            sm + MOE_ROUTE_ROWS * a.n_expert + warp * MAX_GROUP);
+        if (!keeps)
+                route_end<PER, 1>(a, p, s, 0, 1, sm);
 }
 
 /*
@@ -278,7 +342,10 @@ static size_t route_smem(const moe_route &a) {
 template <int PER> static int choose_run(struct cuda_dev *d, const moe_route &a) {
         return launch(d, "choice of experts", choose_kernel<PER>, DIV_ROUND_UP(a.n, (uint32_t)MOE_ROUTE_ROWS), ROUTE_THREADS, route_smem(a), a);
 }
-template <int PER> static int route_run(struct cuda_dev *d, const moe_route &a, const route_product &p) {
+template <int PER> static int route_run(struct cuda_dev *d, const moe_route &a, const route_product &p, const struct norm_in *norm) {
+        if (norm)
+                return launch(d, "router, norm", moe_route_norm_kernel<PER>, a.n_expert + 1, ROUTE_THREADS, MAX(2 * norm->cols * sizeof(float), route_smem(a)), a,
+                              p, *norm);
         return launch(d, "router", moe_route_kernel<PER>, dim3(a.n_expert, DIV_ROUND_UP(a.n, (uint32_t)MOE_ROUTE_ROWS)), ROUTE_THREADS, route_smem(a), a, p);
 }
 
@@ -288,11 +355,14 @@ int cuda_moe_choose(struct cuda_dev *d, const moe_route &a) {
         return BY_EXPERTS(a.n_expert, choose_run, d, a);
 }
 
-int cuda_moe_route(struct cuda_dev *d, const moe_route &a, const float *w, const float *bias, const float *x, uint32_t cols, float *logits) {
+int cuda_moe_route(struct cuda_dev *d, const moe_route &a, const float *w, const float *bias, const float *x, uint32_t cols, float *logits,
+                   const struct norm_in *norm) {
         route_product p = {w, bias, x, cols, logits, moe_counters(d)};
         if (a.n_group > MAX_GROUP || cols % 4 || DIV_ROUND_UP(a.n, (uint32_t)MOE_ROUTE_ROWS) > MOE_COUNTERS)
                 return -EINVAL;
-        return BY_EXPERTS(a.n_expert, route_run, d, a, p);
+        if (norm && (a.n != 1 || norm->cols != cols || cols > MOE_ROUTE_NORM_COLS))
+                return -EINVAL;
+        return BY_EXPERTS(a.n_expert, route_run, d, a, p, norm);
 }
 
 int cuda_moe_logits(struct cuda_dev *d, const moe_route &a, const float *w, const float *bias, const float *x, uint32_t cols, float *logits) {

@@ -24,6 +24,21 @@ static inline bool norm_whole(const struct cmd_norm *c) {
         return !c->group && c->x.cols % 4 == 0 && c->x.cols <= NORM_COLS && (!c->has_out || (c->out.cols % 4 == 0 && c->out_col % 4 == 0));
 }
 
+/* Both in memory: [a, a + n) and [b, b + m). */
+static inline bool norm_apart(const float *a, size_t n, const float *b, size_t m) {
+        return (uintptr_t)(a + n) <= (uintptr_t)b || (uintptr_t)(b + m) <= (uintptr_t)a;
+}
+/* One row of role D, whole and with its image, whose factor is all that it takes; it is not written over its x. */
+static inline bool norm_joins(const struct cmd_norm *n) {
+        return n->n == 1 && n->n_d == 1 && !n->gather && n->kind != K_NORM_LAYER && !n->b && n->has_out && n->write_image && !n->out_col &&
+               n->out.cols == n->x.cols && norm_whole(n) && norm_apart(n->out.f, n->x.cols, n->x.f, n->x.cols);
+}
+/* x's squares are in d->squares. */
+static inline struct norm_in norm_of(const struct cuda_dev *d, const struct cmd_norm *n) {
+        struct norm_in r = {n->x.f, d->squares, n->w, n->out.f, n->out.q, n->x.cols, n->kind, n->eps, n->out_scale};
+        return r;
+}
+
 #ifdef __CUDACC__
 /* Squares of a group of which every lane has one column; all lanes get the sum of their 16. */
 static __device__ __forceinline__ float norm_group1(float v) {

@@ -31,17 +31,16 @@ static int run_linear(struct cuda_dev *d, const struct dbatch *b, const struct c
         return r < 0 ? r : cuda_ring_leave(d);
 }
 
-/* router: the product before it, to be run with it, or NULL. */
-static int run_moe(struct cuda_dev *d, const struct cmd_head *h, const struct cmd_linear *router) {
+static int run_moe(struct cuda_dev *d, const struct cmd_head *h, struct moe_with *with) {
         const struct cmd_moe *p = (const struct cmd_moe *)(h + 1);
         struct cmd_moe c;
         int r;
 
         if (!cuda_ring_wanted(d, h))
-                return cuda_run_moe_with(d, p, router);
+                return cuda_run_moe_with(d, p, with);
         c = *p;
         if ((r = cuda_ring_enter(d, &c.gate)) < 0 || (r = cuda_ring_enter(d, &c.up)) < 0 || (r = cuda_ring_enter(d, &c.down)) < 0 ||
-            (r = cuda_run_moe_with(d, &c, router)) < 0)
+            (r = cuda_run_moe_with(d, &c, with)) < 0)
                 return r;
         return cuda_ring_leave(d);
 }
@@ -61,7 +60,13 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
         case CMD_ATTENTION: return cuda_run_attention(d, b, (const struct cmd_attention *)p, NULL);
         case CMD_DELTA: return cuda_run_delta(d, b, (const struct cmd_delta *)p);
         case CMD_SHORTCONV: return cuda_run_shortconv(d, b, (const struct cmd_shortconv *)p);
-        case CMD_MOE: return run_moe(d, h, NULL);
+        case CMD_MOE: {
+                struct moe_with alone = {};
+                alone.add = with->add;
+                const int r = run_moe(d, h, &alone);
+                with->add_done = with->squares_done = alone.add_done;
+                return r;
+        }
         case CMD_ELEM: return cuda_run_elem(d, b, (const struct cmd_elem *)p);
         case CMD_HOST: return cuda_run_host(d, (struct cmd_host *)p);
         case CMD_HOST_END: return cuda_run_host_end(d);
@@ -74,12 +79,17 @@ static const struct cmd_head *cmd_at(const struct cuda_dev *d, const uint8_t *ar
         return at < d->arena_used ? (const struct cmd_head *)(arena + at) : NULL;
 }
 static const struct cmd_glu *glu_of(const struct cmd_head *h) { return h && h->kind == CMD_GLU ? (const struct cmd_glu *)(h + 1) : NULL; }
+static const struct cmd_norm *norm_of(const struct cmd_head *h) { return h && h->kind == CMD_NORM ? (const struct cmd_norm *)(h + 1) : NULL; }
+static bool is_router(const struct cuda_dev *d, const struct cmd_head *h, const struct cmd_head *moe) {
+        return h && moe && h->kind == CMD_LINEAR && moe->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
+               cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(moe + 1));
+}
 
 /*
- * A product and the GLU of it, or a product and the addition that the next norm
- * begins with, that norm and the product of what it makes, a router and its experts,
- * or rope and attention: in one kernel where it can be (linear.cu, moe.cu and
- * attention.cu decide). Commands stay as they were recorded.
+ * A product and the GLU of it, or a product or experts and the addition that the
+ * next norm begins with, that norm and the product of what it makes, a router and
+ * its experts, or rope and attention: in one kernel where it can be (linear.cu,
+ * moe.cu and attention.cu decide). Commands stay as they were recorded.
  */
 int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
@@ -89,45 +99,53 @@ int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
                 cuda_ring_begin(d);
         for (size_t at = 0; at < d->arena_used;) {
                 const struct cmd_head *h = cmd_at(d, arena, at), *next = cmd_at(d, arena, at + h->bytes);
+                const struct cmd_head *after = next ? cmd_at(d, arena, at + h->bytes + next->bytes) : NULL;
                 struct linear_with with = {};
+                struct moe_with moe = {};
                 int r = 0;
 
                 at += h->bytes;
-                if (h->kind == CMD_LINEAR && next && next->kind == CMD_MOE && !cuda_ring_wanted(d, h) &&
-                    cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(next + 1))) {
-                        r = run_moe(d, next, (const struct cmd_linear *)(h + 1));
+                if (is_router(d, h, next)) {
+                        moe.router = (const struct cmd_linear *)(h + 1);
+                        moe.add = norm_of(after);
+                        r = run_moe(d, next, &moe);
                         at += next->bytes;
                 } else if (h->kind == CMD_QKV && next && next->kind == CMD_ATTENTION &&
                            cuda_attention_takes(d, &b, (const struct cmd_qkv *)(h + 1), (const struct cmd_attention *)(next + 1))) {
                         r = cuda_run_attention(d, &b, (const struct cmd_attention *)(next + 1), (const struct cmd_qkv *)(h + 1));
                         at += next->bytes;
                 } else if (h->kind == CMD_NORM && added) {
-                        struct cmd_norm n = *(const struct cmd_norm *)(h + 1);
+                        struct cmd_norm n = *norm_of(h);
                         n.has_add = 0;
-                        if (squares && next && next->kind == CMD_LINEAR && !cuda_ring_wanted(d, next) &&
-                            cuda_linear_norms(d, (const struct cmd_linear *)(next + 1), &n)) {
+                        if (squares && is_router(d, next, after) &&
+                            cuda_moe_norms(d, (const struct cmd_linear *)(next + 1), (const struct cmd_moe *)(after + 1), &n)) {
+                                at += next->bytes + after->bytes;
+                                moe.router = (const struct cmd_linear *)(next + 1);
+                                moe.norm = &n;
+                                moe.add = norm_of(cmd_at(d, arena, at));
+                                r = run_moe(d, after, &moe);
+                        } else if (squares && next && next->kind == CMD_LINEAR && !cuda_ring_wanted(d, next) &&
+                                   cuda_linear_norms(d, (const struct cmd_linear *)(next + 1), &n)) {
                                 at += next->bytes;
                                 with.norm = &n;
-                                with.glu = glu_of(cmd_at(d, arena, at));
+                                with.glu = glu_of(after);
                                 r = run_one(d, &b, next, &with);
                                 if (with.glu_done)
-                                        at += cmd_at(d, arena, at)->bytes;
+                                        at += after->bytes;
                         } else if (n.has_out) {
                                 r = cuda_run_norm(d, &b, &n);
                         }
-                        added = squares = false;
                 } else {
                         with.glu = glu_of(next);
-                        if (next && next->kind == CMD_NORM)
-                                with.add = (const struct cmd_norm *)(next + 1);
+                        with.add = norm_of(next);
                         r = run_one(d, &b, h, &with);
-                        added = with.add_done;
-                        squares = with.squares_done;
                         if (with.glu_done)
                                 at += next->bytes;
                 }
                 if (r < 0)
                         return r;
+                added = with.add_done || moe.add_done;
+                squares = with.squares_done || moe.add_done;
         }
         return 0;
 }

@@ -74,6 +74,7 @@ void expect(struct rig *r, bool ok, const char *fmt, ...) __attribute__((format(
 void check_linear(struct rig *r);
 void check_rows(struct rig *r);
 void check_between(struct rig *r); /* of check_rows() */
+void check_between_moe(struct rig *r); /* of check_moe() */
 void check_attention(struct rig *r);
 void check_recurrent(struct rig *r);
 void check_moe(struct rig *r);

@@ -355,6 +355,7 @@ void check_moe(struct rig *r) {
                 twins_case(r, K_Q4_K, 512, 256, r->tiny ? 6 : 200);
                 twins_case(r, K_Q6_K, 256, 768, r->tiny ? 6 : 70);
         }
+        check_between_moe(r);
         head_case(r, K_F32, 4, 24, 40, 3);
         head_case(r, K_Q8_0, 8, 64, 128, 5);
         head_case(r, K_Q4_K, 4, 40, 256, 40);
