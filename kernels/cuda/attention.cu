@@ -308,8 +308,12 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                 const dim3 grid(a.n_split, a.n_head, n);
                 a.row0 = r0;
                 if (mma && r0 < n_d) {
+                        if (b->n == 1 && a.merge_image)
+                                a.mail_to = cuda_mail_box(d, a.img.kpad);
                         if ((r = mma(d, a, n, n_d, b->n)) < 0)
                                 return r;
+                        if (a.mail_to)
+                                cuda_mail_sent(d, c->out.q, a.img.kpad, a.mail_to);
                         continue;
                 }
                 if (per <= 4)

@@ -32,6 +32,7 @@ struct attn_args {
         uint32_t n_split, row0;
         uint32_t merge_image;    /* the merge writes D images */
         struct image img;
+        uint32_t *mail_to;       /* one row whose image the merge writes: it also goes to this box (mail.cuh), or NULL */
         struct dbatch b;
         uint32_t joined;         /* turn is to be done too */
         struct att_turn turn;

@@ -137,15 +137,18 @@ static __device__ __forceinline__ void att_d_out(const attn_args &a, uint32_t ro
                 const float *gate = a.gate + row * a.gate_stride + (size_t)head * a.gate_head + c;
                 v = make_float2(v.x * sigmoid(gate[0]), v.y * sigmoid(gate[1]));
         }
-        *(float2 *)(a.out + (size_t)row * a.n_head * a.kv.dv + at) = v;
         if (a.merge_image && row < a.img.n_d)
-                image_put2(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, at, v);
+                image_put2(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, at, v, a.mail_to);
+        *(float2 *)(a.out + (size_t)row * a.n_head * a.kv.dv + at) = v;
 }
 
 /* Of a row's image, what lies behind its last head. */
 static __device__ __forceinline__ void att_d_image_end(const attn_args &a, uint32_t row, uint32_t cols) {
-        for (uint32_t c = cols + threadIdx.x; c < a.img.kpad; c += blockDim.x)
-                image_put32(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, c >> 5, 0);
+        for (uint32_t c = cols + threadIdx.x; c < a.img.kpad; c += blockDim.x) {
+                if (mail_box(a.mail_to))
+                        mail_image32(a.mail_to, a.img.kpad, c >> 5, image_quant{0, 0, 0});
+                image_put32(a.img.slots + row * image_slot(a.img.kpad), a.img.kpad, c >> 5, image_quant{0, 0, 0});
+        }
 }
 
 /* One more of the row's n splits is done; whether it was the last, and all of their results are to be seen. */

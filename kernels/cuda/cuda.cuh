@@ -148,6 +148,22 @@ struct cuda_post {
         uint64_t begun;
 };
 
+/*
+ * Boxes of mail (mail.cuh) for the graph being made, and the letter that the command before left in one, if any: an activation
+ * image, for the very next command.
+ */
+struct cuda_letter {
+        const uint8_t *image; /* where it lies in ordinary memory, too; NULL: there is no letter */
+        uint32_t kpad;
+        const uint32_t *box;
+};
+struct cuda_mail {
+        uint32_t *mem;      /* in the scratch area */
+        size_t words, used; /* used: by the graph's boxes, which its first kernel empties */
+        bool on;            /* a step of one row is being taken down */
+        struct cuda_letter in, out; /* from the command before; of the one that runs */
+};
+
 struct cuda_dev {
         struct k_dev base;
         int ordinal;
@@ -188,6 +204,7 @@ struct cuda_dev {
         size_t s_attn_bytes;
         uint32_t *s_ended;  /* [CUDA_ENDED] counts of splits done, 0 between launches */
         float *squares;     /* norm.cuh: of the groups of the row that a product added to, until the next product does */
+        struct cuda_mail mail;
         float *s_row;       /* [max_rows][max_cols] floats */
         uint8_t *s_dequant; /* decoded weights, a slice at a time */
         size_t s_dequant_bytes;
@@ -220,6 +237,10 @@ int cuda_tables_embed(struct cuda_dev *d);
 /* record.cu: the ops that the table points to, and running what they recorded. */
 int cuda_flush(struct cuda_dev *d);
 int cuda_run_all(struct cuda_dev *d, uint8_t *arena); /* every command in it, an equal copy of the device's own */
+/* A box for the image that a launch is to leave; NULL: it leaves none. When it was launched: cuda_mail_sent(). */
+uint32_t *cuda_mail_box(struct cuda_dev *d, uint32_t kpad);
+void cuda_mail_sent(struct cuda_dev *d, const uint8_t *image, uint32_t kpad, const uint32_t *box);
+const uint32_t *cuda_mail_of(const struct cuda_dev *d, const uint8_t *image, uint32_t kpad); /* NULL: none came */
 /* batch.cu: step data to its place. 'to': where the host gathers it. */
 int cuda_batch_stage(struct cuda_dev *d, uint8_t *to, const struct k_batch *kb, struct dbatch *ret);
 int cuda_stage_rows(struct cuda_dev *d, const struct k_sample_row *rows, uint32_t n, const struct k_sample_row **ret_dev);
@@ -384,23 +405,25 @@ struct matvec_with {
         float add_scale;
         float *squares;              /* one column: of the groups of add_to's row, or NULL */
         const struct norm_in *norm;  /* one column: the image is not there yet but of this, or NULL */
+        const uint32_t *mail;        /* one column: the image also comes in this box, sooner, or NULL */
 };
 /* D: y = scale * W x + bias from D images; all types with planes. with: may be NULL. 1: not with squares or a norm. */
 int cuda_matvec(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
                 const struct jobs *, const struct matvec_with *with);
 /*
  * The same of a gate and of up, then GLU: rows of h and, unless slots is NULL, their D images; row and slot are the column's
- * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). norm: as in matvec_with.
- * 1: not these matrices, or not with a norm.
+ * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). with: a norm or mail at most.
+ * 1: not these matrices, or not with a norm or mail.
  */
 struct glu_out {
         uint32_t act;
         float alpha, limit;
         float *h; /* [][rows of gate] */
         struct image image;
+        uint32_t *mail_to; /* one column: the box that the image also goes to, or NULL */
 };
 int cuda_matvec_glu(struct cuda_dev *, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
-                    const struct jobs *, const struct norm_in *norm, const struct glu_out *to);
+                    const struct jobs *, const struct matvec_with *with, const struct glu_out *to);
 /* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. */
 struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
 int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
@@ -478,14 +501,18 @@ static __constant__ volatile uint32_t *crumb_at;
  * where it has nothing to read: completion must stay transitive. A block may end
  * without it if another of its grid waits.
  */
-template <uint32_t CRUMB> static __device__ __forceinline__ void pdl_wait_at() {
+template <uint32_t CRUMB> static __device__ __forceinline__ void crumb_leave() {
         if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && crumb_at)
                 *crumb_at = CRUMB;
+}
+template <uint32_t CRUMB> static __device__ __forceinline__ void pdl_wait_at() {
+        crumb_leave<CRUMB>();
 #if __CUDA_ARCH__ >= 900
         asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 #define pdl_wait() pdl_wait_at<crumb_file(__FILE__) << 16 | __LINE__>()
+#define pdl_crumb() crumb_leave<crumb_file(__FILE__) << 16 | __LINE__>() /* where a warp reads mail instead (mail.cuh) */
 static __device__ __forceinline__ void pdl_next() {
 #if __CUDA_ARCH__ >= 900
         asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -579,24 +606,35 @@ static __device__ __forceinline__ float glu_value(uint32_t act, float g, float u
 }
 
 /*
- * A warp quantizes 32 columns, one per lane, into a D slot. Values beyond the
- * row's end come in as 0.
+ * A warp quantizes 32 columns, one per lane, for a D slot: this lane's code, the
+ * scale, the sum of the codes of its half. Values beyond the row's end come in as 0.
  */
-static __device__ __forceinline__ void image_put32(uint8_t *slot, uint32_t kpad, uint32_t kb, float v) {
-        uint32_t lane = threadIdx.x & 31;
+struct image_quant {
+        int q, s;
+        float d;
+};
+static __device__ __forceinline__ image_quant image_quant32(float v) {
+        image_quant r;
         float amax = warp_max(fabsf(v));
-        float d = amax / 127.0f, id = amax > 0 ? 127.0f / amax : 0.0f;
-        int q = __float2int_rn(v * id);
-        q = max(-127, min(127, q));
-        int s = q;
+        float id = amax > 0 ? 127.0f / amax : 0.0f;
+        r.d = amax / 127.0f;
+        r.q = __float2int_rn(v * id);
+        r.s = r.q = max(-127, min(127, r.q));
 #pragma unroll
         for (int o = 8; o; o >>= 1)
-                s += __shfl_xor_sync(~0u, s, o);
-        slot[image_code_at(kb * 32 + lane)] = (uint8_t)(int8_t)q;
+                r.s += __shfl_xor_sync(~0u, r.s, o);
+        return r;
+}
+static __device__ __forceinline__ void image_put32(uint8_t *slot, uint32_t kpad, uint32_t kb, const image_quant &r) {
+        const uint32_t lane = threadIdx.x & 31;
+        slot[image_code_at(kb * 32 + lane)] = (uint8_t)(int8_t)r.q;
         if ((lane & 15) == 0)
-                image_s(slot, kpad)[kb * 2 + (lane >> 4)] = d * (float)s;
+                image_s(slot, kpad)[kb * 2 + (lane >> 4)] = r.d * (float)r.s;
         if (lane == 0)
-                image_d(slot, kpad)[kb] = d;
+                image_d(slot, kpad)[kb] = r.d;
+}
+static __device__ __forceinline__ void image_put32(uint8_t *slot, uint32_t kpad, uint32_t kb, float v) {
+        image_put32(slot, kpad, kb, image_quant32(v));
 }
 /* Power of two that brings amax into [2^13, 2^14); 1 for 0 and for what is no number. */
 static __device__ __forceinline__ float image_pow2(float amax) {

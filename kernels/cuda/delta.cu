@@ -264,8 +264,14 @@ int cuda_run_delta(struct cuda_dev *d, const struct dbatch *b, const struct cmd_
         a.silu = 1;
         a.b = *b;
         if (c->a.s_k == 128 && c->a.s_v == 128 && c->a.conv >= 2 && c->a.conv <= 4 && b->state_in && b->state_out &&
-            (((uintptr_t)c->a.z | (uintptr_t)c->a.norm_w | c->a.z_stride * sizeof(float)) & 15) == 0)
-                return cuda_delta_128(d, g, a);
+            (((uintptr_t)c->a.z | (uintptr_t)c->a.norm_w | c->a.z_stride * sizeof(float)) & 15) == 0) {
+                if (g.image && b->n == 1 && b->n_d == 1)
+                        g.mail_to = cuda_mail_box(d, g.img.kpad);
+                r = cuda_delta_128(d, g, a);
+                if (r == 0 && g.mail_to)
+                        cuda_mail_sent(d, g.img.slots, g.img.kpad, g.mail_to);
+                return r;
+        }
         if ((r = conv_run(d, a)) < 0)
                 return r;
         if ((r = launch(d, "delta net norms", delta_norm_kernel, dim3(DIV_ROUND_UP(2 * c->a.n_k, 4u), b->n), 128, 0, g)) < 0)

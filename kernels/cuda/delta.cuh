@@ -27,6 +27,7 @@ struct delta_args {
         float *out;
         uint32_t image;
         struct image img;
+        uint32_t *mail_to; /* one D row: its image also goes to this box (mail.cuh), or NULL */
         struct dbatch b;
 };
 

@@ -275,25 +275,25 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
                 const float o = delta_row(S, q + part * PART, k + part * PART, v, gate);
                 if (part == 0)
                         out[col] = o;
+                __syncthreads();
+                if (threadIdx.x < 32) { /* before the state is kept: somebody may wait for the image */
+                        const float4 z = *(const float4 *)(g.a.z + row * g.a.z_stride + h * HD + lane * 4), w = ((const float4 *)g.a.norm_w)[lane];
+                        const float4 y = gated_norm(((const float4 *)out)[lane], z, w, g.a.eps);
+                        if (g.image) {
+                                uint8_t *slot = g.img.slots + row * image_slot(g.img.kpad);
+                                image_put4(slot, g.img.kpad, h * HD + lane * 4, y, g.mail_to);
+                                if (h + 1 == g.a.n_v) /* the pad behind the last head */
+                                        for (uint32_t c = g.a.n_v * HD + lane * 4; c < g.img.kpad; c += HD)
+                                                image_put4(slot, g.img.kpad, c, make_float4(0, 0, 0, 0), g.mail_to);
+                        }
+                        ((float4 *)(g.out + (size_t)row * g.a.n_v * HD + h * HD))[lane] = y;
+                }
                 const uint32_t to = g.b.state_out[row];
                 if (to != UINT32_MAX) {
                         float *dst = g.a.state + (((size_t)to * g.a.n_v + h) * HD + part * PER) * HD + col;
 #pragma unroll
                         for (int j = 0; j < PER; j++)
                                 dst[(size_t)j * HD] = S[j];
-                }
-                __syncthreads();
-                if (threadIdx.x >= 32)
-                        continue;
-                const float4 z = *(const float4 *)(g.a.z + row * g.a.z_stride + h * HD + lane * 4), w = ((const float4 *)g.a.norm_w)[lane];
-                const float4 y = gated_norm(((const float4 *)out)[lane], z, w, g.a.eps);
-                ((float4 *)(g.out + (size_t)row * g.a.n_v * HD + h * HD))[lane] = y;
-                if (g.image) {
-                        uint8_t *slot = g.img.slots + row * image_slot(g.img.kpad);
-                        image_put4(slot, g.img.kpad, h * HD + lane * 4, y);
-                        if (h + 1 == g.a.n_v) /* the pad behind the last head */
-                                for (uint32_t c = g.a.n_v * HD + lane * 4; c < g.img.kpad; c += HD)
-                                        image_put4(slot, g.img.kpad, c, make_float4(0, 0, 0, 0));
                 }
         }
 }

@@ -314,6 +314,9 @@ struct scratch_plan {
         size_t image, attn, row, dequant, total;
 };
 
+/* For a graph's mail: 25 KB a layer of 4,096 columns. What finds no room any more waits as kernels without mail do. */
+enum : size_t { MAIL_BYTES = 8 << 20 };
+
 enum : size_t { DEQUANT_BYTES = 64 << 20, ATTN_BYTES_MIN = 16 << 20, ATTN_BYTES_MAX = 256 << 20 };
 
 static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx, struct scratch_plan *p) {
@@ -327,7 +330,7 @@ static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, 
         p->attn = MAX(MIN(MAX(attn, (size_t)ATTN_BYTES_MIN), (size_t)ATTN_BYTES_MAX), one); /* one row at least */
         p->row = ((size_t)max_rows * max_cols * sizeof(float) + 255) & ~(size_t)255;
         p->dequant = MAX((size_t)DEQUANT_BYTES, kpad * 16 * sizeof(float));
-        p->total = p->image + p->attn + p->row + p->dequant + CUDA_ENDED * sizeof(uint32_t);
+        p->total = p->image + p->attn + p->row + p->dequant + CUDA_ENDED * sizeof(uint32_t) + MAIL_BYTES;
 }
 
 size_t cuda_scratch_bytes(const struct cuda_dev *d) {
@@ -408,6 +411,8 @@ static int dev_reserve(struct k_dev *kd, uint32_t max_rows, uint32_t max_cols, u
         d->s_dequant = (uint8_t *)d->s_row + p.row;
         d->s_dequant_bytes = p.dequant;
         d->s_ended = (uint32_t *)(d->s_dequant + p.dequant);
+        d->mail.mem = d->s_ended + CUDA_ENDED;
+        d->mail.words = MAIL_BYTES / sizeof(uint32_t);
         d->max_rows = max_rows;
         d->max_cols = max_cols;
         d->n_reserved++;

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/mail.cuh"
 
 CUDA_FAMILY(graph)
 
@@ -73,14 +73,24 @@ int cuda_op_sample(struct k_dev *kd, const struct k_batch *kb, const struct k_sa
 enum : size_t { POST_HEAD = 16 };
 enum : uint32_t { POST_THREADS = 256 };
 
-__global__ void __launch_bounds__(POST_THREADS) post_kernel(const uint4 *a, const uint4 *b, const uint64_t *count, uint4 *to, uint32_t n) {
+/* The first n_block blocks fetch step data; all others empty the boxes of mail (mail.cuh). */
+__global__ void __launch_bounds__(POST_THREADS) post_kernel(const uint4 *a, const uint4 *b, const uint64_t *count, uint4 *to, uint32_t n,
+                                                            uint32_t n_block, uint4 *mail, uint32_t n_mail) {
+        const uint32_t i = blockIdx.x * POST_THREADS + threadIdx.x, step = n_block * POST_THREADS;
+
+        if (blockIdx.x >= n_block) {
+                pdl_wait();
+                for (uint32_t k = i - step; k < n_mail; k += gridDim.x * POST_THREADS - step)
+                        mail[k] = make_uint4(MAIL_NONE, MAIL_NONE, MAIL_NONE, MAIL_NONE);
+                return;
+        }
         const uint4 *from = *count & 1 ? b : a; /* steps done: the next one's buffer */
-        const uint32_t i = blockIdx.x * POST_THREADS + threadIdx.x, all = *(const volatile uint32_t *)from;
+        const uint32_t all = *(const volatile uint32_t *)from;
 
         pdl_wait();
         if (i < n)
                 to[i] = __ldcv(from + 1 + i);
-        for (uint32_t k = n + i; k < all; k += gridDim.x * POST_THREADS)
+        for (uint32_t k = n + i; k < all; k += step)
                 to[k] = __ldcv(from + 1 + k);
 }
 
@@ -126,22 +136,45 @@ int cuda_graph_begin(struct k_dev *kd, struct k_batch *kb) {
         return r;
 }
 
+/* How much mail the commands leave is known when they are captured: the first kernel, already there, is told now. */
+static int set_mail(struct cuda_dev *d, cudaGraph_t graph, uint32_t n_mail) {
+        cudaGraphNode_t first;
+        cudaKernelNodeParams p = {};
+        void *args[8];
+        size_t n = 1;
+
+        CUDA_TRY(d, cudaGraphGetRootNodes(graph, &first, &n), "graph");
+        CUDA_TRY(d, cudaGraphKernelNodeGetParams(first, &p), "graph");
+        memcpy(args, p.kernelParams, sizeof(args));
+        args[7] = &n_mail;
+        p.func = (void *)post_kernel;
+        p.kernelParams = args;
+        p.gridDim.x += MIN(d->n_sm, DIV_ROUND_UP(n_mail, (uint32_t)POST_THREADS));
+        CUDA_TRY(d, cudaGraphKernelNodeSetParams(first, &p), "graph");
+        return 0;
+}
+
 static int capture(struct cuda_dev *d, struct graph *g) {
-        const uint32_t n = (uint32_t)DIV_ROUND_UP(d->stage_used, sizeof(uint4));
+        const uint32_t n = (uint32_t)DIV_ROUND_UP(d->stage_used, sizeof(uint4)), n_block = DIV_ROUND_UP(n, (uint32_t)POST_THREADS);
         cudaGraph_t graph = NULL;
         size_t n_node = 0;
         cudaError_t e;
         int r;
 
         CUDA_TRY(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "graph capture");
-        r = launch(d, "step data", post_kernel, dim3(DIV_ROUND_UP(n, (uint32_t)POST_THREADS)), POST_THREADS, 0, (const uint4 *)d->post.host[0],
-                   (const uint4 *)d->post.host[1], d->post.count, (uint4 *)d->stage_dev, n);
+        r = launch(d, "step data", post_kernel, dim3(n_block), POST_THREADS, 0, (const uint4 *)d->post.host[0],
+                   (const uint4 *)d->post.host[1], d->post.count, (uint4 *)d->stage_dev, n, n_block, (uint4 *)d->mail.mem, 0);
         d->full_edge = true; /* kernels read step data before they wait for the one before them: no one may begin beside this one */
+        d->mail.used = 0;
+        d->mail.on = d->pdl && d->batch.n == 1; /* without: nobody begins before the whole grid has ended */
         if (r == 0)
                 r = cuda_run_all(d, g->arena);
+        d->mail.on = false;
         e = cudaStreamEndCapture(d->stream, &graph);
         if (r == 0 && e != cudaSuccess)
                 r = cuda_fail(d, e, "graph capture");
+        if (r == 0 && d->mail.used)
+                r = set_mail(d, graph, (uint32_t)(d->mail.used / 4));
         if (r == 0 && (e = cudaGraphInstantiate(&g->exec, graph, 0)) != cudaSuccess)
                 r = cuda_fail(d, e, "graph");
         if (r == 0 && (e = cudaGraphGetNodes(graph, NULL, &n_node)) != cudaSuccess)

@@ -141,19 +141,28 @@ bool cuda_linear_norms(const struct cuda_dev *d, const struct cmd_linear *c, con
 }
 
 /* gate and up whose GLU is the next command: neither is ever written. 1: they run by themselves. */
-static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_glu *g, const struct norm_in *norm, const uint8_t *image,
+static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_glu *g, const struct matvec_with *with, const uint8_t *image,
                       uint32_t kpad) {
         const struct linear_out *gate = &c->out[0], *up = &c->out[1];
 
         if (!g || c->n_out != 2 || !linear_plain_d(d, c) || g->a.n != c->n_rows || g->n_d != c->n_rows || g->a.gate != gate->y ||
             g->a.up != up->y || g->a.gate_stride != gate->y_stride || g->a.up_stride != up->y_stride || g->out.cols != gate->w.rows ||
-            (norm && !norm_apart(g->out.f, g->out.cols, norm->x, norm->cols)))
+            (with->norm && !norm_apart(g->out.f, g->out.cols, with->norm->x, with->norm->cols)))
                 return 1;
         struct jobs j = {};
         j.n = c->n_d;
         struct glu_out to = {(uint32_t)g->a.act, g->a.alpha, g->a.limit, g->out.f,
-                             {g->write_image ? g->out.q : NULL, kpad_of(g->out.cols), g->n_d}};
-        return cuda_matvec_glu(d, gate, up, image, kpad, &j, norm, &to);
+                             {g->write_image ? g->out.q : NULL, kpad_of(g->out.cols), g->n_d}, NULL};
+        if (to.image.slots && c->n_rows == 1)
+                to.mail_to = cuda_mail_box(d, to.image.kpad);
+        int r = cuda_matvec_glu(d, gate, up, image, kpad, &j, with, &to);
+        if (r > 0 && to.mail_to) {
+                to.mail_to = NULL;
+                r = cuda_matvec_glu(d, gate, up, image, kpad, &j, with, &to);
+        }
+        if (r == 0 && to.mail_to)
+                cuda_mail_sent(d, to.image.slots, to.image.kpad, to.mail_to);
+        return r;
 }
 
 int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd_linear *c, struct linear_with *lw) {
@@ -204,8 +213,10 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
         if (lw->norm) {
                 norm = norm_of(d, lw->norm);
                 with.norm = &norm;
+        } else if (want_image && c->x.image && image == c->x.q && c->n_rows == 1 && c->n_d == 1 && !c->gather) {
+                with.mail = cuda_mail_of(d, image, kpad);
         }
-        if ((r = linear_glu(d, c, lw->glu, with.norm, image, kpad)) <= 0) {
+        if ((r = linear_glu(d, c, lw->glu, &with, image, kpad)) <= 0) {
                 lw->glu_done = r == 0;
                 return r;
         }

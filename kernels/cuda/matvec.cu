@@ -24,6 +24,7 @@ static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uin
                 a->add_to = with->add_to;
                 a->add_scale = with->add_scale;
                 a->squares = with->squares;
+                a->mail = with->mail;
                 if (with->norm)
                         a->norm = *with->norm;
         }
@@ -128,21 +129,20 @@ int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out
 }
 
 int cuda_matvec_glu(struct cuda_dev *d, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
-                    const struct jobs *jobs, const struct norm_in *norm, const struct glu_out *to) {
+                    const struct jobs *jobs, const struct matvec_with *with, const struct glu_out *to) {
         const struct linear_out *out[2] = {gate, up};
-        struct matvec_with with = {};
         matvec_args a = {};
 
         if (gate->w.type != up->w.type || gate->w.rows != up->w.rows || gate->w.rows % 32 || jobs->per_expert)
                 return 1;
-        with.norm = norm;
-        matvec_fill(&a, out, 2, image, kpad, jobs, &with);
+        matvec_fill(&a, out, 2, image, kpad, jobs, with);
         a.glu = 1;
         a.act = to->act;
         a.alpha = to->alpha;
         a.limit = to->limit;
         a.h = to->h;
         a.h_image = to->image;
+        a.mail_to = to->mail_to;
         a.per_unit = 4;
         a.n_unit = gate->w.rows / 32;
         return matvec_launch(d, &gate->w, &a, MAX(1u, MIN(8 / a.ks, 4u)));

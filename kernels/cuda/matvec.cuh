@@ -18,6 +18,7 @@
  * up: the 32 values that one block of the next activation image is made of.
  */
 
+#include "kernels/cuda/mail.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/tile.cuh"
 
@@ -42,10 +43,12 @@ struct matvec_args {
         float alpha, limit;
         float *h;
         struct image h_image; /* slots may be NULL */
+        uint32_t *mail_to;    /* one column: the image also goes to this box (mail.cuh), or NULL */
         float *add_to;           /* [][rows] of the one output, or NULL */
         float add_scale;
         float *squares;          /* one column: of the groups of add_to's row, or NULL */
         struct norm_in norm;     /* one column: x NULL: the image is there */
+        const uint32_t *mail;    /* one column, without lists: or it also comes in this box, sooner; NULL: it does not */
         struct jobs jobs;
         struct matvec_choice how; /* for the launch; no kernel reads it */
 };
@@ -254,21 +257,42 @@ static __device__ __forceinline__ float matvec_put(const matvec_args &a, const f
         *to = sum;
         return sum;
 }
-/* A whole warp: the 32 values of a GLU unit and their block of the image. */
-static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
-                                                      uint32_t col) {
-        const uint32_t lane = threadIdx.x & 31, row = unit * 32 + lane, cols = a.out[0].rows;
-        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+/* This lane's of the 32 values of a GLU unit. */
+static __device__ __forceinline__ float matvec_glu(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert) {
+        const uint32_t lane = threadIdx.x & 31, row = unit * 32 + lane;
         float g = matvec_finish(a.out[0], expert, row, matvec_sum(a, red, part, lane >> 4, lane & 15));
         float u = matvec_finish(a.out[1], expert, row, matvec_sum(a, red, part, 2 + (lane >> 4), lane & 15));
-        float v = glu_value(a.act, g, u, true, a.alpha, a.limit);
-        a.h[(size_t)yr * cols + row] = v;
+        return glu_value(a.act, g, u, true, a.alpha, a.limit);
+}
+/* A whole warp: these and their block of the image. */
+static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
+                                                      uint32_t col) {
+        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const float v = matvec_glu(a, red, part, unit, expert);
+        a.h[(size_t)yr * a.out[0].rows + unit * 32 + (threadIdx.x & 31)] = v;
         if (a.h_image.slots) {
                 uint8_t *slot = a.h_image.slots + yr * image_slot(a.h_image.kpad);
                 image_put32(slot, a.h_image.kpad, unit, v);
                 if (unit + 1 == a.n_unit)
                         for (uint32_t kb = a.n_unit; kb < a.h_image.kpad / 32; kb++)
                                 image_put32(slot, a.h_image.kpad, kb, 0);
+        }
+}
+/* The same of one column, whose image may go by mail, too. */
+static __device__ __forceinline__ void matvec_put_glu_one(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
+                                                          uint32_t col) {
+        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const float v = matvec_glu(a, red, part, unit, expert);
+        a.h[(size_t)yr * a.out[0].rows + unit * 32 + (threadIdx.x & 31)] = v;
+        if (a.h_image.slots) {
+                uint8_t *slot = a.h_image.slots + yr * image_slot(a.h_image.kpad);
+                image_quant q = image_quant32(v);
+                const uint32_t end = unit + 1 == a.n_unit ? a.h_image.kpad / 32 : unit + 1; /* with what is behind the last */
+                for (uint32_t kb = unit; kb < end; kb++, q = image_quant{0, 0, 0}) {
+                        if (mail_box(a.mail_to)) /* first: somebody waits for it */
+                                mail_image32(a.mail_to, a.h_image.kpad, kb, q);
+                        image_put32(slot, a.h_image.kpad, kb, q);
+                }
         }
 }
 /* What a lane's first value of a unit of one column is added to (never with lists): read while the unit's sums are not there yet. */
@@ -282,7 +306,7 @@ static __device__ __forceinline__ void matvec_put_unit(const matvec_args &a, con
         const uint32_t lane = threadIdx.x & 31;
 
         if (a.glu) {
-                matvec_put_glu(a, red, part, unit, expert, col);
+                matvec_put_glu_one(a, red, part, unit, expert, col);
                 return;
         }
         for (uint32_t e0 = 0; e0 < a.per_unit * 16; e0 += 32) {

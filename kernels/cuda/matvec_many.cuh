@@ -268,8 +268,8 @@ template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, 
 /*
  * Up to 4 columns: memory is the limit, so two blocks of a multiprocessor, each with little to hold. Beyond, reading and scaling
  * activations is, so row groups side by side; where a card's shared memory has no room for their tiles, one by one. What was
- * chosen and takes more room than that doesn't shrink: it is 1, and matvec_launch() does as if nothing was. A norm is made and
- * squares are left with one column only.
+ * chosen and takes more room than that doesn't shrink: it is 1, and matvec_launch() does as if nothing was. A norm is made,
+ * squares are left and mail is written with one column only; mail's image lies in memory, too.
  */
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         const uint32_t n = a.jobs.n;
@@ -279,7 +279,7 @@ template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args
 
         if (n == 1) {
                 r = a.how.deep ? matvec_one_run<TYPE, true>(d, a, warps, jobs) : matvec_one_run<TYPE, false>(d, a, warps, jobs);
-                if (r <= 0 || as_chosen || a.norm.x || a.squares)
+                if (r <= 0 || as_chosen || a.norm.x || a.squares || a.mail_to)
                         return r;
         }
         if (many == CUDA_MANY_2X16) {

@@ -22,29 +22,40 @@ template <class Q> struct one_image { /* per tile */
         static constexpr uint32_t BYTES = 256 + 32 + (Q::HAS_MIN ? 64 : 0);
 };
 
-/* A warp's share of the image, copied by itself: codes, scales, sums. (Of a norm's that is not there yet: norm.cuh.) */
+/* A warp's share of the image, copied by itself: codes, scales, sums; by mail, as soon as it is there. (Of a norm's: norm.cuh.) */
 template <class Q> static __device__ __forceinline__ void one_share(const matvec_args &a, const matvec_place &p, size_t slot, uint8_t *x) {
         constexpr uint32_t XB = one_image<Q>::BYTES;
         uint8_t *xd = x + a.per_warp * 256, *xs = xd + a.per_warp * 32;
-        const uint8_t *from = a.image + slot, *from_d = from + a.kpad + p.sb0 * 32, *from_s = from + a.kpad + a.kpad / 8 + p.sb0 * 64;
-        const uint32_t pieces = p.tiles * (XB / 16);
+        const uint32_t *const mail = mail_box(a.mail);
+        const uint8_t *from = mail ? (const uint8_t *)mail : a.image + slot, *from_d = from + a.kpad + p.sb0 * 32,
+                      *from_s = from + a.kpad + a.kpad / 8 + p.sb0 * 64;
+        const uint32_t pieces = p.tiles * (XB / 16), turned = mail ? MAIL_CODES : 0;
+        uint32_t tries = 0;
 
         from += p.sb0 * 256;
+        if (mail) /* one word, likely the last to come, lest all are asked for in vain */
+                mail_wait((const uint32_t *)from_d + p.tiles * 8 - 1, tries);
         for (uint32_t i0 = p.lane; i0 < pieces; i0 += 128) {
                 uint4 v[4];
+                for (;;) {
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                        const uint32_t i = i0 + 32 * k;
-                        const uint8_t *at = i < p.tiles * 16 ? from + i * 16 : i < p.tiles * 18 ? from_d + (i - p.tiles * 16) * 16
-                                                                                            : from_s + (i - p.tiles * 18) * 16;
-                        v[k] = i < pieces ? __ldcg((const uint4 *)at) : make_uint4(0, 0, 0, 0);
+                        for (int k = 0; k < 4; k++) {
+                                const uint32_t i = i0 + 32 * k;
+                                const uint8_t *at = i < p.tiles * 16 ? from + i * 16 : i < p.tiles * 18 ? from_d + (i - p.tiles * 16) * 16
+                                                                                                    : from_s + (i - p.tiles * 18) * 16;
+                                v[k] = i < pieces ? mail_look4(at) : make_uint4(0, 0, 0, 0);
+                        }
+                        if (!mail || (mail_there(v[0]) && mail_there(v[1]) && mail_there(v[2]) && mail_there(v[3])))
+                                break;
+                        mail_again(tries);
                 }
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                         const uint32_t i = i0 + 32 * k;
                         uint8_t *to = i < p.tiles * 16 ? x + i * 16 : i < p.tiles * 18 ? xd + (i - p.tiles * 16) * 16 : xs + (i - p.tiles * 18) * 16;
+                        const uint32_t m = i < p.tiles * 16 ? turned : 0;
                         if (i < pieces)
-                                *(uint4 *)to = v[k];
+                                *(uint4 *)to = make_uint4(v[k].x ^ m, v[k].y ^ m, v[k].z ^ m, v[k].w ^ m);
                 }
         }
         __syncwarp();
@@ -106,7 +117,10 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
         if (threadIdx.x < 2 * ONE_SUMS)
                 bar_init(full + 8 * threadIdx.x, threadIdx.x < ONE_SUMS ? warps * ONE_WRITERS : 32);
         __syncthreads();
-        pdl_wait();
+        if (mail_box(a.mail) && !adds) /* all that they read comes by mail, and they write nothing; the warp that adds waits, in every block (mail.cuh) */
+                pdl_crumb();
+        else
+                pdl_wait();
         if (lists) {
                 if (!matvec_job(a, expert, c0, n) || n == 0)
                         return;

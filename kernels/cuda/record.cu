@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/cuda/mail.cuh"
 #include "kernels/cuda/moe_router.cuh"
 
 /* ---- running ------------------------------------------------------------------- */
@@ -85,6 +86,27 @@ static bool is_router(const struct cuda_dev *d, const struct cmd_head *h, const 
                cuda_moe_takes(d, (const struct cmd_linear *)(h + 1), (const struct cmd_moe *)(moe + 1));
 }
 
+uint32_t *cuda_mail_box(struct cuda_dev *d, uint32_t kpad) {
+        struct cuda_mail *m = &d->mail;
+        const size_t words = (mail_image_words(kpad) + 31) & ~(size_t)31; /* lines of its own */
+
+        if (!m->on || words > m->words - m->used)
+                return NULL;
+        m->used += words;
+        return m->mem + m->used - words;
+}
+void cuda_mail_sent(struct cuda_dev *d, const uint8_t *image, uint32_t kpad, const uint32_t *box) { d->mail.out = {image, kpad, box}; }
+const uint32_t *cuda_mail_of(const struct cuda_dev *d, const uint8_t *image, uint32_t kpad) {
+        const struct cuda_letter *l = &d->mail.in;
+
+        return l->image && l->image == image && l->kpad == kpad ? l->box : NULL;
+}
+/* What a command left is for the next one only: whatever came between might change what it was a copy of. */
+static void mail_turn(struct cuda_mail *m) {
+        m->in = m->out;
+        m->out = {};
+}
+
 /*
  * A product and the GLU of it, or a product or experts and the addition that the
  * next norm begins with, that norm and the product of what it makes, a router and
@@ -95,6 +117,7 @@ int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
         struct dbatch b = d->batch;
         bool added = false, squares = false; /* the addition of the next command is done; d->squares has those of its x */
 
+        d->mail.out = {};
         if (d->has_ring)
                 cuda_ring_begin(d);
         for (size_t at = 0; at < d->arena_used;) {
@@ -104,6 +127,7 @@ int cuda_run_all(struct cuda_dev *d, uint8_t *arena) {
                 struct moe_with moe = {};
                 int r = 0;
 
+                mail_turn(&d->mail);
                 at += h->bytes;
                 if (is_router(d, h, next)) {
                         moe.router = (const struct cmd_linear *)(h + 1);

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 
+#include "kernels/cuda/mail.cuh"
 #include "kernels/cuda/norm.cuh"
 
 CUDA_FAMILY(rows)
@@ -22,6 +23,7 @@ struct norm_args {
         float add_scale, eps, out_scale;
         uint32_t cols, kind, group, out_stride, out_col, write_image;
         struct image img;
+        uint32_t *mail_to; /* one row: the image also goes to this box, or NULL */
 };
 
 /* (mean, factor) of n values, by the whole block. */
@@ -210,6 +212,8 @@ template <int V> __global__ void __launch_bounds__(1024) norm_fast_kernel(const 
                         v[i] = make_float4(0, 0, 0, 0);
                 amax = fmaxf(amax, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
         }
+        if (mail_box(a.mail_to))
+                mail_row4<V>(a.mail_to, a.img.kpad, v);
         if (a.write_image)
                 image_row4<V>(a.img, o, amax, red, v);
 }
@@ -240,9 +244,13 @@ int cuda_run_norm(struct cuda_dev *d, const struct dbatch *, const struct cmd_no
         a.img = {c->out.q, kpad_of(c->x.cols), c->n_d};
         if (norm_whole(c)) {
                 const uint32_t threads = row4_threads(a.cols);
-                if (DIV_ROUND_UP(kpad_of(a.cols), threads * 4) <= 2)
-                        return launch(d, "norm", norm_fast_kernel<2>, c->n, threads, 0, a);
-                return launch(d, "norm", norm_fast_kernel<4>, c->n, threads, 0, a);
+                if (c->has_out && c->write_image && c->n == 1 && c->n_d == 1)
+                        a.mail_to = cuda_mail_box(d, a.img.kpad);
+                const int r = DIV_ROUND_UP(kpad_of(a.cols), threads * 4) <= 2 ? launch(d, "norm", norm_fast_kernel<2>, c->n, threads, 0, a)
+                                                                              : launch(d, "norm", norm_fast_kernel<4>, c->n, threads, 0, a);
+                if (r == 0 && a.mail_to)
+                        cuda_mail_sent(d, a.img.slots, a.img.kpad, a.mail_to);
+                return r;
         }
         size_t smem = (size_t)a.cols * sizeof(float);
         if (smem > 48 * 1024)

@@ -75,6 +75,7 @@ void check_linear(struct rig *r);
 void check_rows(struct rig *r);
 void check_between(struct rig *r); /* of check_rows() */
 void check_between_moe(struct rig *r); /* of check_moe() */
+void check_mail(struct rig *r);    /* too */
 void check_attention(struct rig *r);
 void check_recurrent(struct rig *r);
 void check_moe(struct rig *r);

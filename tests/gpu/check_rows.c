@@ -137,4 +137,5 @@ void check_rows(struct rig *r) {
         for (int op = 0; op <= K_ELEM_MUL_VEC; op++)
                 elem_case(r, (enum k_elem)op, 9, 333);
         check_between(r);
+        check_mail(r);
 }
