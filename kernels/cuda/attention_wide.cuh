@@ -27,7 +27,10 @@ template <int DK, int DV, int T> struct att_wide {
         static constexpr uint32_t TURNS_AT = 0, NORMS_AT = DK * 4, OWN_AT = NORMS_AT + 2 * DK * 4, HEADS_AT = OWN_AT + 2 * OWN,
                                   Q_AT = HEADS_AT + (ATT_ROWS + 2) * HEAD * 4, WEIGHTS_AT = Q_AT + ATT_ROWS * Q_ROW,
                                   TOPS_AT = WEIGHTS_AT + GROUPS * 32 * 8, DENS_AT = TOPS_AT + WARPS * ATT_ROWS * 4,
-                                  SINKS_AT = DENS_AT + WARPS * ATT_ROWS * 4, SCRAP_AT = SINKS_AT + ATT_ROWS * 4, BYTES = SCRAP_AT + 16;
+                                  SINKS_AT = DENS_AT + WARPS * ATT_ROWS * 4, ENDS_AT = SINKS_AT + ATT_ROWS * 4;
+        /* What is only copied to come to L2: a place for each thread, where keys hold the values in what joined blocks have. */
+        static constexpr uint32_t SCRAP_AT = DK != DV ? TURNS_AT : ENDS_AT, BYTES = DK != DV ? ENDS_AT : ENDS_AT + THREADS * 16;
+        static_assert(DK == DV || THREADS * 16 <= HEADS_AT, "the places of a joined block");
         static_assert(TILE == 32 && WARPS >= ATT_ROWS, "a lane a token, a warp a head");
 };
 
@@ -110,7 +113,7 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         load_k(0, 0);
         if (some) { /* the rest of the split comes to L2 */
                 const size_t r = row_of(slot, at, (int32_t)lane);
-                auto ask = [&](const uint8_t *p) { page_to_l2((const uint8_t *)((uintptr_t)p & ~(uintptr_t)15), sm + S::SCRAP_AT); };
+                auto ask = [&](const uint8_t *p) { page_to_l2((const uint8_t *)((uintptr_t)p & ~(uintptr_t)15), sm + S::SCRAP_AT + tid * 16); };
 #pragma unroll
                 for (uint32_t c = 2 * raw::STEP; c < K_HEAD; c += 256)
                         ask(k_head + r * k_bytes + c);
