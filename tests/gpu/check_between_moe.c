@@ -167,19 +167,21 @@ static void case_of(struct rig *r, enum k_type t, uint32_t d, uint32_t ff, uint3
 }
 
 void check_between_moe(struct rig *r) {
-        case_of(r, K_Q4_K, 512, 256, 24, 0, K_NORM_RMS, 1, true);
-        case_of(r, K_Q4_K, 512, 256, 24, 0, K_NORM_RMS, 1, false);
-        case_of(r, K_MXFP4, 96, 160, 24, 0, K_NORM_RMS, 1, false);
-        case_of(r, K_Q8_0, 160, 64, 48, 0, K_NORM_L2, 0.75f, false);
+        case_of(r, K_Q4_K, 512, 256, 64, 0, K_NORM_RMS, 1, true);
+        case_of(r, K_Q4_K, 512, 256, 64, 0, K_NORM_RMS, 1, false);
+        case_of(r, K_MXFP4, 96, 160, 65, 0, K_NORM_RMS, 1, false);
+        case_of(r, K_MXFP4, 96, 160, 24, 0, K_NORM_RMS, 1, false); /* the norm by itself, the addition not */
+        case_of(r, K_Q8_0, 160, 64, 80, 0, K_NORM_L2, 0.75f, false);
         case_of(r, K_Q8_0, 96, 32, 100, 0, K_NORM_RMS, 1, false);
         case_of(r, K_Q8_0, 96, 32, 200, 8, K_NORM_RMS, 1, false);
         case_of(r, K_Q8_0, 64, 32, 300, 0, K_NORM_RMS, 1, false);
-        case_of(r, K_F16, 64, 96, 24, 0, K_NORM_RMS, 1, false);
-        case_of(r, K_Q4_0, 320, 64, 24, 0, K_NORM_LAYER, 1, false);
+        case_of(r, K_F16, 64, 96, 72, 0, K_NORM_RMS, 1, false);
+        case_of(r, K_Q4_0, 320, 64, 72, 0, K_NORM_LAYER, 1, false);
         if (!r->tiny) { /* few experts: it is the host's work that takes time */
                 case_of(r, K_Q4_K, 2048, 768, 8, 0, K_NORM_RMS, 1, false);
+                case_of(r, K_Q4_K, 2048, 256, 64, 0, K_NORM_RMS, 1, false);
                 case_of(r, K_MXFP4, 2880, 2880, 4, 0, K_NORM_RMS, 1, false);
-                case_of(r, K_Q8_0, 4096, 64, 8, 4, K_NORM_RMS, 1, false);
+                case_of(r, K_Q8_0, 4096, 64, 64, 4, K_NORM_RMS, 1, false);
                 case_of(r, K_Q8_0, 8192, 64, 8, 0, K_NORM_RMS, 1, false);
         }
 }

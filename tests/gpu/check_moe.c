@@ -179,7 +179,7 @@ static void wild_case(struct rig *r, const struct moe *t) {
         run(r, t, &gate, &up, &down, bias, &x, route, y, 0, ROWS, 0, true);
         compare_wild(r, what, y, ROWS, t->d, r->exact ? 5e-6 : 3e-3);
         run(r, t, &gate, &up, &down, bias, &x, route, y, 0, ROWS, ROWS, false);
-        compare_wild(r, what, y, ROWS, t->d, r->exact ? 5e-6 : 4e-2);
+        compare_wild(r, what, y, ROWS, t->d, r->exact ? 5e-6 : 6e-2); /* weights that are not normed: small sums of large terms */
         float *d = fetch(r, y.g, (size_t)ROWS * t->d);
         for (uint32_t i = 0; i < ROWS; i++)
                 run(r, t, &gate, &up, &down, bias, &x, route, y, i, 1, 1, false);
