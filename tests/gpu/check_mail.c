@@ -275,5 +275,5 @@ void check_mail(struct rig *r) {
         delta_case(r, 2, K_Q4_0, K_Q4_0);
         delta_case(r, 3, K_Q8_0, K_Q4_0);
         if (!r->tiny)
-                delta_case(r, 21, K_Q4_0, K_Q6_K);
+                delta_case(r, 22, K_Q4_0, K_Q6_K); /* 11 tiles of 256 */
 }
