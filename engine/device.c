@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "engine/image.h"
+#include "kernels/mixed.h"
 
 static int cpu_options(const struct eng_device_options *o, struct k_cpu_options *ret, struct h_error *err) {
         static const struct { const char *name; enum k_isa isa; } names[] = {
@@ -86,6 +87,10 @@ struct eng_device *eng_device_close(struct eng_device *d) {
 
 const char *eng_device_describe(struct eng_device *d) {
         return d->k->ops->describe(d->k);
+}
+
+const char *eng_device_host(struct eng_device *d) {
+        return d->k->mixed ? k_mixed_host(d->k) : "";
 }
 
 int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free) {

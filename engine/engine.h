@@ -34,6 +34,8 @@ struct eng_device_options {
 int eng_device_open(const struct eng_device_options *o, struct eng_device **ret, struct h_error *err);
 struct eng_device *eng_device_close(struct eng_device *d); /* NULL ok; returns NULL */
 const char *eng_device_describe(struct eng_device *d);
+/* The same of the processor that computes beside the device; "" before a model needs it. */
+const char *eng_device_host(struct eng_device *d);
 /* Bytes of memory the device could still give now (host: MemAvailable and cgroup limit). */
 int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free);
 int eng_device_budget(struct eng_device *d, uint64_t *ret); /* device memory that may be used in all, as configured or as it has */

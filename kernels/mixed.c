@@ -383,6 +383,10 @@ int k_mixed_attach(struct k_dev *main, struct k_dev *host) {
         return 0;
 }
 
+const char *k_mixed_host(struct k_dev *main) {
+        return main->mixed->host->ops->describe(main->mixed->host);
+}
+
 struct sizes {
         size_t in, out, moe;
 };

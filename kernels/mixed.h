@@ -20,6 +20,7 @@ extern "C" {
 
 /* Takes 'host' (a CPU device; closed with the main one, also when this fails). Once per main device. */
 int k_mixed_attach(struct k_dev *main, struct k_dev *host);
+const char *k_mixed_host(struct k_dev *main); /* the host's describe(); after attach */
 
 /*
  * What lies at these addresses of the main device lies at 'host' for the host's

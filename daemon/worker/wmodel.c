@@ -180,6 +180,8 @@ void wmodel_open(struct job *j) {
                 msg.n_ctx = m->n_ctx;
                 msg.context_bytes = bytes;
                 say_placement(m, &msg);
+                if (msg.host_computes)
+                        log_info(&w->log, "what lies in host memory is computed by: %s", eng_device_host(w->device));
                 msg.can_chat = m->tmpl != NULL;
                 msg.can_embed = m->info.can_embed;
                 if (!m->tmpl && m->tmpl_err.code != HEARTH_E_template_missing)

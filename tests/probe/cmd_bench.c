@@ -176,9 +176,10 @@ static void report_place(const struct probe *p) {
                 printf("upload %.2f GB in %.3f s, of which pinning %.3f s: %.1f GB/s\n", (double)pl.device_bytes / 1e9,
                        (double)pl.upload_us / 1e6, (double)pl.pin_us / 1e6, (double)pl.device_bytes / 1e3 / (double)pl.upload_us);
         if (pl.host_bytes)
-                printf("%u of %u layers on the device; weights: %.2f GB on the device, %.2f GB in host memory (%s), ring %.2f GB\n",
+                printf("%u of %u layers on the device; weights: %.2f GB on the device, %.2f GB in host memory (%s%s), ring %.2f GB\n",
                        pl.n_device, pl.n_layer, (double)pl.device_bytes / 1e9, (double)pl.host_bytes / 1e9,
-                       pl.host_computes ? "generated tokens: the processor" : "read in place", (double)pl.ring_bytes / 1e9);
+                       pl.host_computes ? "generated tokens: " : "read in place",
+                       pl.host_computes ? eng_device_host(p->device) : "", (double)pl.ring_bytes / 1e9);
         if (pl.decode_tok_s > 0)
                 printf("expected: decode %.4g tok/s, prefill %.4g tok/s (0: not known)\n", pl.decode_tok_s, pl.prefill_tok_s);
 }

@@ -183,6 +183,7 @@ static void divided(const char *path) {
                         eng_model_placement(again, &pl);
                         assert_int_equal(pl.n_device, MIN((uint32_t)k, pl.n_layer));
                         assert_int_equal(pl.host_computes, rests[i] == ENG_REST_HOST && pl.n_device < pl.n_layer);
+                        assert_int_equal(strncmp(eng_device_host(m.device), "cpu, ", 5) == 0, pl.host_computes);
                         got = logits_of(again, &n2);
                         assert_int_equal(n, n2);
                         assert_memory_equal(want, got, n * sizeof(float));
