@@ -34,7 +34,8 @@ static int open_cpu(const struct eng_device_options *o, struct k_dev **ret, stru
                 return r;
         r = k_cpu_open(&k, ret);
         if (r == -ENOTSUP || r == -EOPNOTSUPP)
-                return h_error_set(err, HEARTH_E_no_device, "this processor doesn't have variant \"%s\"", o->variant);
+                return h_error_set(err, HEARTH_E_no_device, "this processor doesn't have variant \"%s\"%s", o->variant,
+                                   k.isa == K_ISA_AMX ? ", or the kernel doesn't let it be used" : "");
         return r < 0 ? h_error_from_errno(err, r, "opening the CPU backend") : 0;
 }
 

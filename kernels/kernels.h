@@ -483,7 +483,7 @@ struct k_dev {
 enum k_isa { K_ISA_AUTO, K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512, K_ISA_AMX };
 struct k_cpu_options {
         uint32_t threads;  /* 0: one per allowed core */
-        enum k_isa isa;    /* AUTO: the best this processor has, but for AMX */
+        enum k_isa isa;    /* AUTO: the best that this processor has and the kernel lets it use */
         bool exact;        /* activations stay f32: products of exactly decoded weights (reference mode) */
 };
 int k_cpu_open(const struct k_cpu_options *, struct k_dev **ret);

@@ -39,12 +39,20 @@ bool k_cpu_has_avx512(void) {
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 
-bool k_cpu_has_amx(void) {
+static bool ask_amx(void) {
         const unsigned want = LEAF7_AMX_TILE | LEAF7_AMX_INT8;
         unsigned a, b, c, d;
 
         return k_cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & want) == want &&
                (xcr0() & XCR0_TILES) == XCR0_TILES && syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_TILEDATA) == 0;
+}
+
+bool k_cpu_has_amx(void) {
+        static _Atomic int known; /* 1: yes, -1: no; two threads at once ask twice and hear the same */
+
+        if (!known)
+                known = ask_amx() ? 1 : -1;
+        return known > 0;
 }
 #else
 bool k_cpu_has_avx2(void) {

@@ -238,8 +238,7 @@ int k_cpu_open(const struct k_cpu_options *opt, struct k_dev **ret) {
         int r;
 
         if (isa == K_ISA_AUTO)
-                /* not AMX, which no such processor has run yet: by name only */
-                for (isa = K_ISA_AVX512; isa > K_ISA_SCALAR && !variant(isa);)
+                for (isa = K_ISA_AMX; isa > K_ISA_SCALAR && !variant(isa);)
                         isa--;
         if (!variant(isa))
                 return -EOPNOTSUPP;

@@ -17,7 +17,8 @@
  *          That takes two tile products for 64 columns where the groups as they are would take two to four, and
  *          four vectors of sums a token where they would leave 8 to 16.
  *
- * All tiles of a call have the same shape: tokens past the last full 16 are computed with the 15 or fewer before them.
+ * All tiles of a block have the same shape: tokens past the last full 16 are computed with the 15 or fewer before them.
+ * Only where images are long can a product's last block have fewer than 16; its tiles are that much shorter.
  */
 #include <string.h>
 
@@ -25,8 +26,8 @@
 #include "kernels/cpu/tile_avx512.h"
 #include "kernels/cpu/unpack_iq_avx2.h"
 
-#define FEWEST 8u            /* tokens */
 #define TILE 16u             /* tokens and rows */
+#define FEWEST TILE          /* tokens; with 8 AVX-512 is as fast: docs/kernels/cpu-linear.md */
 #define BLOCK (16 * TILE)    /* most tokens that pass over a panel; their images should fit half of a 2-MiB L2 */
 #define AHEAD 4096u          /* bytes to prefetch: linear_wide.h */
 #define COPY_BYTES (1024u * 1024)

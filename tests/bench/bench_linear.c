@@ -5,7 +5,9 @@
  * prefill (many rows) in GFLOP/s, two operations per weight and row. Best of
  * several rounds; no test, prints a table.
  *
- *   bench_linear [-i scalar|avx2|avx512|amx] [-t threads] [-r rows] [-c cols] [-n rows,rows,...] [-m MiB of weights] [-s seconds] [-u] [TYPE...]
+ *   bench_linear [-i scalar|avx2|avx512|amx] [-t threads] [-r rows] [-c cols] [-n rows,rows,...] [-m MiB of weights] [-s seconds] [-u] [-p] [TYPE...]
+ *
+ * -p: weights as the card has them, as in a model that both compute.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "kernels/cuda/layout.h"
 #include "kernels/kernels.h"
 
 struct options {
@@ -20,7 +23,7 @@ struct options {
         uint32_t threads, rows, cols, mib;
         uint32_t batch[8], n_batch, most; /* widths of prefill; the widest */
         double seconds;
-        bool cpu_time;
+        bool cpu_time, planes;
 };
 
 /* With one thread, processor time is the steadier clock on a busy machine (-u). */
@@ -76,12 +79,13 @@ static double best(struct k_dev *dev, const struct options *o, const struct k_we
 
 static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t) {
         const struct k_ops *ops = dev->ops;
-        enum k_layout layout = ops->layout_pick(t, o->rows, o->cols, false);
-        size_t row, bytes = ops->layout_bytes(t, layout, o->rows, o->cols);
+        enum k_layout layout = o->planes ? K_LAYOUT_CUDA : ops->layout_pick(t, o->rows, o->cols, false);
+        size_t row, bytes = o->planes ? cuda_layout_bytes(t, layout, o->rows, o->cols) : ops->layout_bytes(t, layout, o->rows, o->cols);
         uint32_t copies;
 
-        if (t == K_I32 || !k_type_row_bytes(t, o->cols, &row))
+        if (t == K_I32 || !bytes || !k_type_row_bytes(t, o->cols, &row))
                 return;
+        bytes = (bytes + 255) & ~(size_t)255; /* where each copy begins */
         copies = (uint32_t)(((size_t)o->mib << 20) / bytes) + 1;
         copies = copies > 64 ? 64 : copies;
         uint8_t *file = h_malloc(row * o->rows), *data = ops->mem_alloc(dev, bytes * copies);
@@ -95,7 +99,10 @@ static void bench_type(struct k_dev *dev, const struct options *o, enum k_type t
         }
         fill(t, (size_t)o->rows * o->cols / k_type_block(t), file);
         double repack = now(o->cpu_time);
-        ops->repack(t, layout, o->rows, o->cols, file, data);
+        if (o->planes)
+                (void)cuda_layout_repack(t, layout, o->rows, o->cols, file, data);
+        else
+                ops->repack(t, layout, o->rows, o->cols, file, data);
         repack = now(o->cpu_time) - repack;
         for (uint32_t c = 0; c < copies; c++) {
                 if (c)
@@ -125,7 +132,7 @@ int main(int argc, char **argv) {
         struct k_dev *dev;
         int c;
 
-        while ((c = getopt(argc, argv, "i:t:r:c:n:m:s:u")) != -1)
+        while ((c = getopt(argc, argv, "i:t:r:c:n:m:s:up")) != -1)
                 switch (c) {
                 case 'i':
                         o.isa = !strcmp(optarg, "scalar") ? K_ISA_SCALAR : !strcmp(optarg, "avx2") ? K_ISA_AVX2 :
@@ -143,6 +150,7 @@ int main(int argc, char **argv) {
                         }
                         break;
                 case 'u': o.cpu_time = true; break;
+                case 'p': o.planes = true; break;
                 case 'm': o.mib = (uint32_t)atoi(optarg); break;
                 case 's': o.seconds = atof(optarg); break;
                 default: return 2;

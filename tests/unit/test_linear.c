@@ -212,11 +212,10 @@ static void test_layout(void **state) {
         }
 }
 
-#ifdef CPU_MODEL /* cpu_model.h; this processor itself may not have the AVX-512 that AUTO would find */
-#define BEST K_ISA_AMX
+#ifdef CPU_MODEL /* cpu_model.h; this processor itself may not have AVX-512 */
+#include "tests/unit/cpu_model_detect.h"
 static const enum k_isa isas[] = { K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AMX };
 #else
-#define BEST K_ISA_AUTO
 static const enum k_isa isas[] = { K_ISA_SCALAR, K_ISA_AVX2, K_ISA_AVX512, K_ISA_AMX };
 #endif
 
@@ -262,6 +261,7 @@ static void test_variants(void **state) {
         check_shape(17, 96, 3, false);
         check_shape(19, 64, 2, false);
         check_shape(16, 32, 1, false);
+        check_shape(18, 544, 16, false); /* the fewest tokens of AMX, and a piece of few columns */
         check_shape(20, 288, 19, false);
         check_shape(33, 512, 41, false); /* tiles of tokens: two, one, and the rest of one */
 }
@@ -319,6 +319,36 @@ static void test_widths(void **state) {
         free(got);
 }
 
+/* Images so long that a block holds 32 of them: AMX's last one has fewer tokens than a tile. */
+static void test_last_block(void **state) {
+        static const enum k_type types[] = { K_Q4_1, K_Q8_0, K_NVFP4, K_Q2_K, K_Q4_K, K_Q6_K };
+        static const uint32_t widths[] = { 16, 32, 33, 40, 47 };
+        enum { ROWS = 18, COLS = 16384, MOST = 47 };
+        float *alone = h_malloc(MOST * ROWS * 4), *got = h_malloc(MOST * ROWS * 4);
+
+        (void)state;
+        assert_true(alone && got);
+        for (unsigned i = 1; i < ELEMENTSOF(isas); i++)
+                for (unsigned t = 0; t < ELEMENTSOF(types); t++) {
+                        struct k_dev *dev = open_dev(isas[i], 2, false);
+                        struct setup s;
+
+                        if (!dev)
+                                break;
+                        assert_true(setup_make(&s, types[t], K_LAYOUT_CPU, ROWS, COLS, MOST, FILL_RANDOM));
+                        for (uint32_t r = 0; r < MOST; r++)
+                                product(dev, &s, r, 1, alone + (size_t)r * ROWS);
+                        for (unsigned k = 0; k < ELEMENTSOF(widths); k++) {
+                                product(dev, &s, 0, widths[k], got);
+                                assert_same(&s, "last block", got, alone, (size_t)widths[k] * ROWS);
+                        }
+                        dev->ops->close(dev);
+                        setup_free(&s);
+                }
+        free(alone);
+        free(got);
+}
+
 /* Rows that lie anywhere, each with the bits it has alone. */
 static void test_gather(void **state) {
         static const enum k_type types[] = { K_Q4_0, K_Q5_1, K_Q4_K, K_Q6_K };
@@ -362,7 +392,7 @@ static void test_gather(void **state) {
 
 /* Several weights of different kinds share an x; gathers, row ranges and the image's reuse. */
 static void test_op(void **state) {
-        struct k_dev *dev = open_dev(BEST, 2, false);
+        struct k_dev *dev = open_dev(K_ISA_AUTO, 2, false);
         struct setup a, b, c;
         float y[3][6 * 40], want[3][6 * 40];
         static const uint32_t gather[3] = { 5, 0, 3 };
@@ -426,7 +456,7 @@ static void test_op(void **state) {
 
 /* Experts through the internal interface, with gather and scatter, more jobs than one run takes. */
 static void test_gemm_jobs(void **state) {
-        struct k_dev *dev = open_dev(BEST, 2, false);
+        struct k_dev *dev = open_dev(K_ISA_AUTO, 2, false);
         struct k_cpu *cpu = k_cpu(dev);
         static struct k_cpu_gemm jobs[300];
         static float y[300 * 32], want[300 * 32];
@@ -492,11 +522,45 @@ static void test_nan(void **state) {
         }
 }
 
+static void assert_auto_is(const char *name) {
+        struct k_dev *dev = open_dev(K_ISA_AUTO, 1, false);
+        char want[64];
+
+        assert_non_null(dev);
+        snprintf(want, sizeof(want), "cpu, %s, 1 thread", name);
+        assert_string_equal(dev->ops->describe(dev), want);
+        dev->ops->close(dev);
+}
+
+/* AUTO is the best that can be opened by its name, and says which that is. */
+static void test_auto(void **state) {
+        static const struct { enum k_isa isa; const char *name; } by_name[] = {
+                { K_ISA_AMX, "amx" }, { K_ISA_AVX512, "avx512-vnni" }, { K_ISA_AVX2, "avx2" }, { K_ISA_SCALAR, "scalar" } };
+        struct k_dev *dev = NULL;
+        unsigned i = 0;
+
+        (void)state;
+        while (!(dev = open_dev(by_name[i].isa, 1, false)))
+                assert_true(++i < ELEMENTSOF(by_name));
+        dev->ops->close(dev);
+        assert_auto_is(by_name[i].name);
+#ifdef CPU_MODEL
+        if (by_name[i].isa != K_ISA_AMX)
+                return;
+        cpu_model_refuses_amx = true;
+        assert_null(open_dev(K_ISA_AMX, 1, false)); /* by its name it is nothing else */
+        assert_auto_is("avx512-vnni");
+        cpu_model_refuses_amx = false;
+        assert_auto_is("amx");
+#endif
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_reference), cmocka_unit_test(test_layout),      cmocka_unit_test(test_variants),
                 cmocka_unit_test(test_variants_exact), cmocka_unit_test(test_odd_columns), cmocka_unit_test(test_widths),
                 cmocka_unit_test(test_gather), cmocka_unit_test(test_op),        cmocka_unit_test(test_gemm_jobs),   cmocka_unit_test(test_nan),
+                cmocka_unit_test(test_last_block), cmocka_unit_test(test_auto),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,17 +16,12 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cuda/layout_file.h"
 #include "kernels/kernels.h"
 #include "kernels/mixed.h"
 
 #define N_MAX 35u
-
-#ifdef CPU_MODEL /* cpu_model.h; this processor itself may not have the AVX-512 that AUTO would find */
-#define BEST K_ISA_AMX
-#else
-#define BEST K_ISA_AUTO
-#endif
 
 static uint32_t rnd(uint32_t *seed) {
         *seed = *seed * 1664525 + 1013904223;
@@ -151,6 +146,7 @@ static void product(struct k_dev *d, const struct k_weight *w, const float *x, u
 }
 
 static void one_shape(struct k_dev *d, enum k_type t, struct shape s, uint32_t seed) {
+        static const uint32_t widths[] = { 1, 3, 7, 15, 16, 31, N_MAX }; /* AMX: from 16 on */
         struct fixture f = make(t, s, seed);
         float *x = h_new0(float, (size_t)N_MAX * s.cols), *bias = h_new0(float, s.rows);
         float *want = h_new0(float, (size_t)N_MAX * s.rows), *got = h_new0(float, (size_t)N_MAX * s.rows);
@@ -159,7 +155,9 @@ static void one_shape(struct k_dev *d, enum k_type t, struct shape s, uint32_t s
                 x[i] = rnd_float(&seed);
         for (uint32_t i = 0; i < s.rows; i++)
                 bias[i] = rnd_float(&seed);
-        for (uint32_t n = 1; n <= N_MAX; n = n * 2 + 1) {
+        for (unsigned k = 0; k < ELEMENTSOF(widths); k++) {
+                uint32_t n = widths[k];
+
                 memset(got, 0xff, N_MAX * s.rows * sizeof(float));
                 product(d, &f.file, x, n, n > 1 ? bias : NULL, want);
                 product(d, &f.planes, x, n, n > 1 ? bias : NULL, got);
@@ -197,10 +195,26 @@ static void test_products(void **state) {
         }
 }
 
+#ifdef CPU_MODEL
+/* Where AMX begins changes no bit, so it is asked. */
+static void test_fewest(void **state) {
+        struct k_weight w = { .type = K_Q4_K, .layout = K_LAYOUT_CUDA, .rows = 16, .cols = 256 };
+        struct k_cpu_gemm job = { .w = &w, .n = 15 };
+
+        (void)state;
+        assert_false(k_cpu_amx_planes(&job, 2));
+        job.n = 16;
+        assert_true(k_cpu_amx_planes(&job, 2));
+        assert_false(k_cpu_amx_planes(&job, 0));
+        w.type = K_TQ1_0; /* not a type of the card's planes */
+        assert_false(k_cpu_amx_planes(&job, 2));
+}
+#endif
+
 /* ---- composed ------------------------------------------------------------------- */
 
 static struct k_dev *open_cpu(void) {
-        struct k_cpu_options o = { .threads = 2, .isa = BEST };
+        struct k_cpu_options o = { .threads = 2, .isa = K_ISA_AUTO };
         struct k_dev *d;
 
         assert_int_equal(k_cpu_open(&o, &d), 0);
@@ -227,6 +241,7 @@ static void test_mixed_linear(void **state) {
         assert_int_equal(k_mixed_attach(mixed, open_cpu()), -EALREADY);
         assert_int_equal(k_mixed_reserve(mixed, &shape), 0);
         assert_true(k_mixed_bytes(mixed, &shape) > 0);
+        assert_string_equal(k_mixed_host(mixed), plain->ops->describe(plain));
         for (uint32_t i = 0; i < N * 512; i++)
                 x[i] = rnd_float(&seed);
         for (uint32_t i = 0; i < ROWS; i++)
@@ -357,6 +372,9 @@ static void test_mixed_outgrown(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+#ifdef CPU_MODEL
+                cmocka_unit_test(test_fewest),
+#endif
                 cmocka_unit_test(test_rows_come_back), cmocka_unit_test(test_products), cmocka_unit_test(test_mixed_linear),
                 cmocka_unit_test(test_mixed_moe), cmocka_unit_test(test_mixed_outgrown),
         };
