@@ -358,6 +358,8 @@ struct linear_with {
         bool glu_done, add_done, squares_done; /* squares: d->squares has those of what was added to */
 };
 int cuda_run_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_linear *, struct linear_with *);
+/* Whether any of its matrices is multiplied by x's image. */
+bool cuda_linear_wants_image(const struct cuda_dev *, const struct cmd_linear *);
 /* The product can make this norm, of what its command says but for the addition. */
 bool cuda_linear_norms(const struct cuda_dev *, const struct cmd_linear *, const struct cmd_norm *);
 int cuda_run_head_linear(struct cuda_dev *, const struct dbatch *, const struct cmd_head_linear *);

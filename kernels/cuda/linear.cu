@@ -165,23 +165,26 @@ static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const stru
         return r;
 }
 
+bool cuda_linear_wants_image(const struct cuda_dev *d, const struct cmd_linear *c) {
+        for (uint32_t i = 0; i < c->n_out && !d->exact; i++)
+                if ((c->n_d && c->out[i].w.layout == K_LAYOUT_CUDA) || (c->n_d < c->n_rows && c->out[i].w.type != K_F32))
+                        return true;
+        return false;
+}
+
 int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd_linear *c, struct linear_with *lw) {
         const uint32_t cols = c->x.cols, kpad = kpad_of(cols), n_p = c->n_rows - c->n_d;
-        bool want_image = false;
+        const bool want_image = cuda_linear_wants_image(d, c);
         int r;
 
-        for (uint32_t i = 0; i < c->n_out; i++) {
+        for (uint32_t i = 0; i < c->n_out; i++)
                 if (c->out[i].w.cols != cols)
                         return -EINVAL;
-                enum k_type t = c->out[i].w.type;
-                if (!d->exact && ((c->n_d && c->out[i].w.layout == K_LAYOUT_CUDA) || (n_p && t != K_F32)))
-                        want_image = true;
-        }
 
         /* image: slots of the rows [row0, ...); with gather, of the batch's rows. */
         const uint8_t *image = c->x.q, *image_p = NULL;
         const uint32_t *d_rows = NULL;
-        if (want_image && c->make_image) {
+        if (c->make_image) {
                 struct image img = {c->x.q, kpad, c->n_d};
                 if ((r = cuda_quantize(d, c->x.f, cols, NULL, c->n_rows, cols, img)) < 0)
                         return r;

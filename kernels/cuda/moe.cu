@@ -423,7 +423,7 @@ static int role_p(const struct moe_run *m, const uint8_t *image, uint32_t n_d, u
 
 bool cuda_moe_takes(const struct cuda_dev *d, const struct cmd_linear *l, const struct cmd_moe *c) {
         const struct linear_out *o = &l->out[0];
-        return !d->exact && l->n_out == 1 && !l->gather && !l->make_image && l->row0 == 0 && o->y == c->a.router && o->y_stride == c->a.router_stride &&
+        return !d->exact && l->n_out == 1 && !l->gather && l->row0 == 0 && o->y == c->a.router && o->y_stride == c->a.router_stride &&
                o->w.type == K_F32 && !o->w.scale && o->w.rows == c->a.n_expert && o->w.cols % 4 == 0 && l->n_rows == c->a.n && l->n_d == c->a.n_d &&
                DIV_ROUND_UP(l->n_d, (uint32_t)MOE_ROUTE_ROWS) <= MOE_COUNTERS;
 }
@@ -434,7 +434,8 @@ enum : uint32_t { MOE_ROUTE_NORM_EXPERTS = 64 };
 bool cuda_moe_norms(const struct cuda_dev *d, const struct cmd_linear *l, const struct cmd_moe *c, const struct cmd_norm *n) {
         const struct linear_out *o = &l->out[0];
         return !d->exact && norm_joins(n) && n->x.cols <= MOE_ROUTE_NORM_COLS && c->a.n_expert >= MOE_ROUTE_NORM_EXPERTS && c->a.n == 1 &&
-               l->n_rows == 1 && l->n_d == 1 && !l->make_image && l->x.f == n->out.f && l->x.cols == n->out.cols && c->x.f == n->out.f && c->x.q == n->out.q && c->x.image == 2 && c->x.cols == n->out.cols &&
+               l->n_rows == 1 && l->n_d == 1 && l->x.f == n->out.f && l->x.cols == n->out.cols && c->x.f == n->out.f && c->x.q == n->out.q &&
+               c->x.image == 2 && c->x.cols == n->out.cols &&
                norm_apart(o->y, o->w.rows, n->x.f, n->x.cols);
 }
 

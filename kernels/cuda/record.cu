@@ -345,16 +345,16 @@ int cuda_op_linear(struct k_dev *kd, const struct k_batch *kb, const struct k_li
         } else if (c->x.image && a->n_d < a->n_rows && a->row0 + a->n_d < split) {
                 c->x.image = 0;
         }
-        if (!c->x.image && !d->exact && c->x.q && !a->gather && a->row0 == 0) {
-                c->make_image = 1; /* once, for whoever reads x next too */
-                a->x->q_kind = 1 + a->n_d;
-                a->x->q_rows = a->n_rows;
-        }
         for (uint32_t i = 0; i < a->n_out; i++) {
                 c->out[i].w = weight_of(a->out[i].w);
                 c->out[i].bias = a->out[i].bias;
                 c->out[i].y = a->out[i].y;
                 c->out[i].y_stride = a->out[i].y_stride;
+        }
+        if (!c->x.image && c->x.q && !a->gather && a->row0 == 0 && cuda_linear_wants_image(d, c)) {
+                c->make_image = 1; /* once, for whoever reads x next too */
+                a->x->q_kind = 1 + a->n_d;
+                a->x->q_rows = a->n_rows;
         }
         d->has_ring |= cuda_ring_wanted(d, (const struct cmd_head *)c - 1);
         return cuda_cmd_done(d);
