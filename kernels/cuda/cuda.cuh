@@ -481,8 +481,8 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 }
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
-        X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(delta) X(dequant) X(embed) X(graph) \
-        X(linear) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec) X(matvec_a) X(matvec_b) X(matvec_c) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
+        X(graph) X(linear) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec) X(matvec_a) X(matvec_b) X(matvec_c) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);
 CUDA_FAMILIES(X)
