@@ -8,34 +8,36 @@
 #include "engine/image.h"
 #include "kernels/mixed.h"
 
-static int cpu_options(const struct eng_device_options *o, struct k_cpu_options *ret, struct h_error *err) {
-        static const struct { const char *name; enum k_isa isa; } names[] = {
-                { "auto", K_ISA_AUTO }, { "portable", K_ISA_SCALAR }, { "scalar", K_ISA_SCALAR },
-                { "avx2", K_ISA_AVX2 }, { "avx512", K_ISA_AVX512 }, { "amx", K_ISA_AMX },
-        };
+static const struct cpu_variant {
+        const char *name, *needs;
+        enum k_isa isa;
+} cpu_variants[] = {
+        { "auto", "", K_ISA_AUTO }, { "portable", "", K_ISA_SCALAR }, { "scalar", "", K_ISA_SCALAR },
+        { "avx2", "AVX2, FMA and F16C", K_ISA_AVX2 },
+        { "avx512", "AVX-512 F, BW, VL, DQ and VNNI", K_ISA_AVX512 },
+        { "amx", "AVX-512 with VNNI, AMX tiles of bytes and leave to use them", K_ISA_AMX },
+};
 
-        *ret = (struct k_cpu_options){ .threads = o->threads, .exact = o->exact };
-        if (!o->variant)
-                return 0;
-        for (size_t i = 0; i < ELEMENTSOF(names); i++)
-                if (strcmp(o->variant, names[i].name) == 0) {
-                        ret->isa = names[i].isa;
-                        return 0;
-                }
-        return h_error_set(err, HEARTH_E_bad_request,
-                           "variant \"%s\" is unknown; known: auto, portable, scalar, avx2, avx512, amx", o->variant);
+static const struct cpu_variant *cpu_variant(const char *name, struct h_error *err) {
+        for (size_t i = 0; i < ELEMENTSOF(cpu_variants); i++)
+                if (strcmp(name, cpu_variants[i].name) == 0)
+                        return &cpu_variants[i];
+        h_error_set(err, HEARTH_E_bad_request, "variant \"%s\" is unknown; known: auto, portable, scalar, avx2, avx512, amx", name);
+        return NULL;
 }
 
 static int open_cpu(const struct eng_device_options *o, struct k_dev **ret, struct h_error *err) {
-        struct k_cpu_options k;
-        int r = cpu_options(o, &k, err);
+        const struct cpu_variant *v = cpu_variant(o->variant ? o->variant : "auto", err);
+        struct k_cpu_options k = { .threads = o->threads, .exact = o->exact };
+        int r;
 
-        if (r < 0)
-                return r;
+        if (!v)
+                return -EINVAL;
+        k.isa = v->isa;
         r = k_cpu_open(&k, ret);
         if (r == -ENOTSUP || r == -EOPNOTSUPP)
-                return h_error_set(err, HEARTH_E_no_device, "this processor doesn't have variant \"%s\"%s", o->variant,
-                                   k.isa == K_ISA_AMX ? ", or the kernel doesn't let it be used" : "");
+                return h_error_set(err, HEARTH_E_no_device, "this processor, its kernel or this build lacks what variant \"%s\" needs (%s); "
+                                   "\"auto\" takes the best that there is", v->name, v->needs);
         return r < 0 ? h_error_from_errno(err, r, "opening the CPU backend") : 0;
 }
 

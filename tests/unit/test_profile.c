@@ -2,7 +2,7 @@
 /*
  * The card profile: written and read back, every way of being broken refused
  * with its place, stale ones told apart; and a run over the CPU backend, whose
- * figures are for every type and add up.
+ * figures are for every type and add up. And how that backend is opened by name.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -433,6 +433,33 @@ static void test_refused(void **state) {
 }
 
 /* Memory that runs out anywhere is an error, and nothing is kept of it. */
+/* A variant that isn't there is never another one: the error says what it needs, and what to ask for. */
+static void test_variants(void **state) {
+        static const char *const names[] = { "scalar", "portable", "avx2", "avx512", "amx", "nonsense", "" };
+
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                struct eng_device_options o = { .backend = ENG_CPU, .threads = 1, .variant = names[i] };
+                struct eng_device *d = NULL;
+                struct h_error err = { 0 };
+
+                if (eng_device_open(&o, &d, &err) == 0) {
+                        assert_true(i < 5);
+                        assert_non_null(strstr(eng_device_describe(d), i < 2 ? "scalar" : names[i]));
+                        eng_device_close(d);
+                } else if (i < 5) {
+                        assert_true(i >= 2);
+                        assert_int_equal(err.code, HEARTH_E_no_device);
+                        assert_non_null(strstr(err.message, names[i]));
+                        assert_non_null(strstr(err.message, i == 2 ? "(AVX2" : "(AVX-512"));
+                        assert_non_null(strstr(err.message, "\"auto\" takes"));
+                } else {
+                        assert_int_equal(err.code, HEARTH_E_bad_request);
+                        assert_non_null(strstr(err.message, "known: auto"));
+                }
+        }
+}
+
 static void test_no_memory(void **state) {
         struct profile p = sample();
         struct h_error err = { 0 };
@@ -460,7 +487,7 @@ static void test_no_memory(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken), cmocka_unit_test(test_stale), cmocka_unit_test(test_cpu),
-                cmocka_unit_test(test_no_memory), cmocka_unit_test(test_wrong_products),
+                cmocka_unit_test(test_no_memory), cmocka_unit_test(test_variants), cmocka_unit_test(test_wrong_products),
                 cmocka_unit_test(test_left_out), cmocka_unit_test(test_wrong_experts), cmocka_unit_test(test_rounded_experts), cmocka_unit_test(test_refused),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
