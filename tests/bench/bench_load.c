@@ -41,7 +41,7 @@ struct bench {
         _Atomic bool stop;
         double *gap[_PHASE_MAX];
         size_t n[_PHASE_MAX];
-        int r;
+        int r; /* the stream's; others look when its thread has ended */
 };
 
 static double now(void) {
@@ -102,8 +102,9 @@ static void *stream_main(void *arg) {
         double last = now();
         eng_seq s;
 
-        if (eng_seq_new(b->stream, &s) < 0)
-                return NULL;
+        b->r = eng_seq_new(b->stream, &s);
+        if (b->r)
+                h_error_from_errno(&err, b->r, "a sequence");
         while (b->r == 0 && !atomic_load(&b->stop)) {
                 struct eng_result res;
                 uint32_t kept;
@@ -152,15 +153,22 @@ static uint64_t free_now(struct bench *b) {
         return n;
 }
 
+static uint32_t context_of(const struct eng_image *im, uint32_t most) {
+        struct eng_model_info info;
+        eng_image_info(im, &info);
+        return MIN(most, info.n_ctx_train);
+}
+
 /* One stay of the other model on the device. */
 static int visit(struct bench *b, struct eng_image *im, int32_t layers, enum phase upload) {
-        struct eng_limits l = { .n_places = 4, .n_ctx = 2048 };
+        struct eng_limits l = { .n_places = 4, .n_ctx = context_of(im, 2048) };
         struct eng_load load = { .limits = &l, .gpu_layers = layers };
         struct eng_context *c = NULL;
         struct eng_model *m = NULL;
         struct eng_placement pl;
         struct h_error err = { 0 };
         double t0 = now();
+        int r = 0;
 
         atomic_store(&b->phase, upload);
         if (eng_model_load(b->device, im, &load, &m, &err) < 0)
@@ -172,7 +180,7 @@ static int visit(struct bench *b, struct eng_image *im, int32_t layers, enum pha
         atomic_store(&b->phase, PHASE_CONTEXT);
         take(b);
         if (eng_context_new(m, &l, &c, &err) < 0)
-                b->r = fail(&err, "the context");
+                r = fail(&err, "the context");
         pthread_mutex_unlock(&b->gate);
         atomic_store(&b->phase, PHASE_BESIDE);
         nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
@@ -183,7 +191,7 @@ static int visit(struct bench *b, struct eng_image *im, int32_t layers, enum pha
         pthread_mutex_unlock(&b->gate);
         nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
         printf("free on the device: %llu bytes\n", (unsigned long long)free_now(b));
-        return b->r;
+        return r;
 }
 
 static void report(struct bench *b) {
@@ -200,8 +208,16 @@ static void report(struct bench *b) {
         }
 }
 
+static bool number(const char *text, int32_t *ret) {
+        char *end;
+        long v = strtol(text, &end, 10);
+
+        *ret = (int32_t)v;
+        return end != text && !*end && v >= -1 && v <= INT32_MAX;
+}
+
 static int run(struct bench *b, const char *stream, const char *other, int32_t layers) {
-        struct eng_limits l = { .n_places = 1, .n_ctx = 1024 };
+        struct eng_limits l = { .n_places = 1 };
         struct eng_device_options o = { .backend = b->backend };
         struct eng_image *a = NULL, *im = NULL;
         struct eng_model *m = NULL;
@@ -211,6 +227,8 @@ static int run(struct bench *b, const char *stream, const char *other, int32_t l
 
         if (r == 0)
                 r = open_image(b->backend, other, &im);
+        if (r == 0)
+                l.n_ctx = context_of(a, 1024);
         if (r == 0 && (eng_device_open(&o, &b->device, &err) < 0 || eng_model_open(b->device, a, &m, &err) < 0 ||
                        eng_context_new(m, &l, &b->stream, &err) < 0))
                 r = fail(&err, "the stream's model");
@@ -234,7 +252,7 @@ static int run(struct bench *b, const char *stream, const char *other, int32_t l
         eng_image_close(a);
         eng_image_close(im);
         eng_device_close(b->device);
-        return r ? r : b->r;
+        return r || b->r;
 }
 
 int main(int argc, char **argv) {
@@ -253,12 +271,12 @@ int main(int argc, char **argv) {
                 else if (k == 'l')
                         other = optarg;
                 else if (k == 'g')
-                        layers = atoi(optarg);
+                        bad |= !number(optarg, &layers);
                 else if (k == 'b' && (strcmp(optarg, "cpu") == 0 || strcmp(optarg, "cuda") == 0))
                         b.backend = optarg[1] == 'p' ? ENG_CPU : ENG_CUDA;
                 else
                         bad = true;
-        if (bad || !stream || !other) {
+        if (bad || optind < argc || !stream || !other) {
                 fprintf(stderr, "Usage: bench_load --stream A.gguf --load B.gguf [--gpu-layers N] [--backend cuda|cpu]\n");
                 return 64;
         }
