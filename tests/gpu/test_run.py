@@ -127,6 +127,9 @@ def main():
         expect("42 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
         with open(os.path.join(tmp, "old.json"), "w") as f:
             json.dump(first, f)
+        for options, why in ((("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none.json")), "none.json")):
+            rc, out, calls = rig.run(*options)
+            expect(rc in (1, 2) and why in out and "Traceback" not in out, "%s: %d, %r" % (options, rc, out))
         rc, out, calls = rig.run("--merge", os.path.join(tmp, "old.json"))
         expect("left out" in out and "42 passed" in out, "another build's results: %r" % out)
 
