@@ -19,6 +19,19 @@ int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struc
                 if (d->group[i].window && !ops->encoder_windows)
                         return h_error_set(err, HEARTH_E_unsupported, "architecture %s looks ahead within a window, which the %s "
                                            "backend has no kernels for; load it with backend cpu", d->arch, ops->name);
+        for (uint32_t i = 0; i < d->n_layer + d->n_mtp; i++) {
+                const struct eng_ffn *f = &d->layer[i].ffn;
+                const struct { const char *what; uint32_t has, most; } limits[] = {
+                        { "experts", f->n_expert, ops->max_experts },
+                        { "experts for a token", f->n_used, ops->max_experts_used },
+                        { "groups of experts", f->n_group, ops->max_expert_groups },
+                };
+
+                for (size_t k = 0; k < ELEMENTSOF(limits); k++)
+                        if (limits[k].has > limits[k].most)
+                                return h_error_counts(err, HEARTH_E_unsupported, limits[k].has, limits[k].most, "layer %u has %u %s, the %s backend "
+                                                      "goes up to %u", i, limits[k].has, limits[k].what, ops->name, limits[k].most);
+        }
         return 0;
 }
 

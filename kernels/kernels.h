@@ -371,6 +371,7 @@ struct k_ops {
         bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
         bool encoder_windows; /* attention takes a window that is not causal */
         uint32_t max_ctx;     /* positions that attention can go over */
+        uint32_t max_experts, max_experts_used, max_expert_groups; /* of a mixture: a model with more is refused */
         void (*close)(struct k_dev *);
         const char *(*describe)(struct k_dev *);          /* one line for people */
         const char *(*last_error)(struct k_dev *);

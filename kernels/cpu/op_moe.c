@@ -12,8 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-#define GROUPS_MAX 256u
-
 /* ---- choice ---------------------------------------------------------------------- */
 
 struct moe_run {
@@ -73,7 +71,7 @@ size_t k_cpu_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, u
 /* Clears the choice values of the groups that are not among the best: a group counts by its two best experts. */
 static void limit_groups(const struct k_moe_args *a, float *choice) {
         uint32_t per = a->n_expert / a->n_group;
-        float score[GROUPS_MAX];
+        float score[K_CPU_EXPERT_GROUPS];
         uint32_t kept = 0;
 
         for (uint32_t g = 0; g < a->n_group; g++) {
@@ -271,7 +269,7 @@ int k_cpu_moe(struct k_dev *dev, const struct k_batch *bt, const struct k_moe_ar
 
         (void)bt;
         r.ff = a->down->cols;
-        if (a->weight_before || a->n_group > GROUPS_MAX)
+        if (a->weight_before || a->n_group > K_CPU_EXPERT_GROUPS)
                 return k_cpu_refuse(cpu, "moe", "weights before the experts, or over 256 groups");
         if (moe_layout(&r, a->scratch, a->n, a->n_used, r.d, r.ff, a->n_expert) > a->scratch_bytes)
                 return k_cpu_refuse(cpu, "moe", "more rows than reserved");

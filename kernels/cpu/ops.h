@@ -10,6 +10,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec_ops.h"
 
+#define K_CPU_EXPERT_GROUPS 256u
+
 struct k_cpu_run { /* consecutive rows of one sequence */
         uint32_t row0, n, seq;
         int32_t last; /* the sequence's last position in the batch */

@@ -17,7 +17,7 @@
 
 CUDA_FAMILY(moe_route)
 
-enum { MAX_GROUP = 256, ROUTE_THREADS = 128 };
+enum { MAX_GROUP = CUDA_EXPERT_GROUPS, ROUTE_THREADS = 128 };
 
 /* Greater floats have greater keys; NaN has the least of all, 1; what has been taken has 0. */
 static __device__ __forceinline__ uint32_t key_of(float v) {

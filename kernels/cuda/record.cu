@@ -528,7 +528,7 @@ int cuda_op_shortconv(struct k_dev *kd, const struct k_batch *kb, const struct k
 
 int cuda_op_moe(struct k_dev *kd, const struct k_batch *kb, const struct k_moe_args *a) {
         struct cuda_dev *d = cuda_dev_of(kd);
-        if (a->n_used == 0 || a->n_used > 32 || a->n_expert > 1024 || a->n_used > a->n_expert)
+        if (a->n_used == 0 || a->n_used > CUDA_EXPERTS_USED || a->n_expert > CUDA_EXPERTS || a->n_used > a->n_expert)
                 return -EINVAL;
         struct cmd_moe *c = CMD_NEW(d, CMD_MOE, cmd_moe);
         if (!c)

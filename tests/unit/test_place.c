@@ -3,7 +3,7 @@
  * Models that lie in two memories: the planner's divisions add up, stay within
  * the room they are given and give more to the device the more there is; and a
  * divided model computes what the whole one computes, here with two CPU devices
- * in the roles of the device and its host.
+ * in the roles of the device and its host. And mixtures that no backend chooses from.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -200,7 +200,42 @@ static void test_divided(void **state) {
         divided(EXPERTS);
 }
 
+/* A mixture that a backend can't choose from is refused before a step of it would end the worker. */
+static void test_experts_of_backend(void **state) {
+        struct h_error err = { 0 };
+        struct k_ops less;
+        struct eng_ffn *f;
+        struct opened m;
+        uint32_t groups;
+
+        (void)state;
+        assert_int_equal(open_model(EXPERTS, &cpu, &m), 0);
+        less = *m.device->k->ops;
+        f = &m.model->desc->layer[1].ffn;
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), 0);
+        less.name = "small";
+        less.max_experts = f->n_expert - 1;
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
+        assert_int_equal(err.code, HEARTH_E_unsupported);
+        assert_string_equal(err.message, "layer 0 has 6 experts, the small backend goes up to 5");
+        less.max_experts++;
+        err = (struct h_error){ 0 };
+        less.max_experts_used = f->n_used - 1;
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
+        assert_string_equal(err.message, "layer 0 has 2 experts for a token, the small backend goes up to 1");
+        less.max_experts_used++;
+        err = (struct h_error){ 0 };
+        groups = f->n_group;
+        f->n_group = less.max_expert_groups + 1;
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
+        assert_string_equal(err.message, "layer 1 has 257 groups of experts, the small backend goes up to 256");
+        f->n_group--;
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), 0);
+        f->n_group = groups;
+        close_model(&m);
+}
+
 int main(void) {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_plans), cmocka_unit_test(test_divided) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_plans), cmocka_unit_test(test_divided), cmocka_unit_test(test_experts_of_backend) };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
