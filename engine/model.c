@@ -11,6 +11,34 @@
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
 
+/* What the operations don't go up to would be found by a step, and end the worker. */
+static int check_most(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err) {
+        const struct k_most *m = &ops->most;
+
+        for (uint32_t i = 0; i < d->n_layer + d->n_mtp; i++) {
+                const struct eng_layer *l = &d->layer[i];
+                bool attends = l->mixer == ENG_MIX_ATTENTION || l->mixer == ENG_MIX_MLA, delta = l->mixer == ENG_MIX_DELTA;
+                const struct { const char *what; uint32_t has, most; } parts[] = {
+                        { "experts", l->ffn.n_expert, m->experts },
+                        { "experts for a token", l->ffn.n_used, m->experts_used },
+                        { "groups of experts", l->ffn.n_group, m->expert_groups },
+                        { "columns of a head", attends ? MAX(l->attn.dk, l->attn.dv) : 0, m->head },
+                        { "dimensions for rope", attends && l->attn.rope >= 0 ? d->rope[l->attn.rope].n_dims : 0, m->rope },
+                        { "taps of its convolution", delta ? l->delta.conv : l->mixer == ENG_MIX_SHORTCONV ? l->sconv.conv : 0, m->taps },
+                        { "columns of a key", delta ? l->delta.s_k : 0, m->delta_key },
+                };
+
+                for (size_t k = 0; k < ELEMENTSOF(parts); k++)
+                        if (parts[k].has > parts[k].most)
+                                return h_error_counts(err, HEARTH_E_unsupported, parts[k].has, parts[k].most, "layer %u has %u %s, the %s backend "
+                                                      "goes up to %u", i, parts[k].has, parts[k].what, ops->name, parts[k].most);
+        }
+        if (d->n_group > m->windows)
+                return h_error_counts(err, HEARTH_E_unsupported, d->n_group, m->windows, "the layers have %u different windows, the %s backend "
+                                      "goes up to %u", d->n_group, ops->name, m->windows);
+        return 0;
+}
+
 int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err) {
         if (d->n_altup && !ops->altup)
                 return h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend "
@@ -19,20 +47,7 @@ int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struc
                 if (d->group[i].window && !ops->encoder_windows)
                         return h_error_set(err, HEARTH_E_unsupported, "architecture %s looks ahead within a window, which the %s "
                                            "backend has no kernels for; load it with backend cpu", d->arch, ops->name);
-        for (uint32_t i = 0; i < d->n_layer + d->n_mtp; i++) {
-                const struct eng_ffn *f = &d->layer[i].ffn;
-                const struct { const char *what; uint32_t has, most; } limits[] = {
-                        { "experts", f->n_expert, ops->max_experts },
-                        { "experts for a token", f->n_used, ops->max_experts_used },
-                        { "groups of experts", f->n_group, ops->max_expert_groups },
-                };
-
-                for (size_t k = 0; k < ELEMENTSOF(limits); k++)
-                        if (limits[k].has > limits[k].most)
-                                return h_error_counts(err, HEARTH_E_unsupported, limits[k].has, limits[k].most, "layer %u has %u %s, the %s backend "
-                                                      "goes up to %u", i, limits[k].has, limits[k].what, ops->name, limits[k].most);
-        }
-        return 0;
+        return check_most(d, ops, err);
 }
 
 int model_check_vocab(const struct eng_desc *d, const struct tok *t, struct h_error *err) {

@@ -366,12 +366,22 @@ struct k_sample_args {
         void *scratch;               /* device, sample_scratch() */
 };
 
+/* Up to what a backend's operations go. */
+struct k_most {
+        uint32_t experts, experts_used, expert_groups;
+        uint32_t head;        /* columns of a head of keys or values */
+        uint32_t rope;        /* rotated dimensions */
+        uint32_t windows;     /* different ones: groups of page tables */
+        uint32_t taps;        /* of a convolution over positions */
+        uint32_t delta_key;   /* columns of a key of a delta net */
+};
+
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
         bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
         bool encoder_windows; /* attention takes a window that is not causal */
         uint32_t max_ctx;     /* positions that attention can go over */
-        uint32_t max_experts, max_experts_used, max_expert_groups; /* of a mixture: a model with more is refused */
+        struct k_most most;   /* a model with more is refused when it is loaded */
         void (*close)(struct k_dev *);
         const char *(*describe)(struct k_dev *);          /* one line for people */
         const char *(*last_error)(struct k_dev *);

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define CHANNELS 128u /* of a convolution task */
-#define TAPS_MAX 64u
 
 /* ---- convolutions ------------------------------------------------------------- */
 
@@ -145,7 +144,7 @@ int k_cpu_delta(struct k_dev *dev, const struct k_batch *bt, const struct k_delt
         };
         uint32_t runs;
 
-        if (bt->n > cpu->ops.max_rows || a->conv == 0 || a->conv > TAPS_MAX || delta_floats(a) * sizeof(float) > cpu->scratch_bytes)
+        if (bt->n > cpu->ops.max_rows || a->conv == 0 || a->conv > K_CPU_TAPS || delta_floats(a) * sizeof(float) > cpu->scratch_bytes)
                 return k_cpu_refuse(cpu, "delta", "rows, taps or state beyond what was reserved");
         runs = k_cpu_runs(cpu, bt, 0, bt->n);
         a->out->q_kind = 0;
@@ -187,7 +186,7 @@ int k_cpu_shortconv(struct k_dev *dev, const struct k_batch *bt, const struct k_
         };
         uint32_t runs;
 
-        if (bt->n > cpu->ops.max_rows || a->conv == 0 || a->conv > TAPS_MAX)
+        if (bt->n > cpu->ops.max_rows || a->conv == 0 || a->conv > K_CPU_TAPS)
                 return k_cpu_refuse(cpu, "shortconv", "rows or taps beyond what was reserved");
         runs = k_cpu_runs(cpu, bt, 0, bt->n);
         a->out->q_kind = 0;

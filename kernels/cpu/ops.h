@@ -11,6 +11,7 @@
 #include "kernels/cpu/vec_ops.h"
 
 #define K_CPU_EXPERT_GROUPS 256u
+#define K_CPU_TAPS          64u
 
 struct k_cpu_run { /* consecutive rows of one sequence */
         uint32_t row0, n, seq;

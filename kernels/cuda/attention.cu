@@ -284,7 +284,7 @@ int cuda_run_attention(struct cuda_dev *d, const struct dbatch *b, const struct 
                 a.turn.k_norm_cols = turn->a.k_norm_cols ? turn->a.k_norm_cols : turn->a.dk;
                 a.turn.v_norm = turn->a.v_norm;
         }
-        if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > 1024 || a.kv.dv > 1024)
+        if (a.kv.n_head_kv == 0 || a.n_head % a.kv.n_head_kv || a.kv.dk > CUDA_HEAD || a.kv.dv > CUDA_HEAD)
                 return -EINVAL;
         const attn_mma mma = d->exact ? NULL : mma_for(a, false), mma_p = d->exact ? NULL : mma_for(a, true);
         const uint32_t n_d = MIN(b->n_d, b->n);

@@ -32,6 +32,7 @@ enum {
         /* The merge keeps two floats for each of a row's splits, counted as a power of two, in the 48 KB of shared memory that any launch has. */
         CUDA_MAX_CTX = 4096 * CUDA_SPLIT,
         CUDA_EXPERTS = 1024, CUDA_EXPERTS_USED = 32, CUDA_EXPERT_GROUPS = 256, /* a warp chooses: 32 experts a lane, a rank each */
+        CUDA_HEAD = 1024, CUDA_TAPS = 8, CUDA_DELTA_KEY = 256,
         CUDA_MAX_SCRATCH = 8,  /* scratch areas of different sizes alive at once */
         CUDA_ROPE_MAX = 512,   /* different rope tables, of all models that a process has seen: none is given back, graphs have their addresses */
         CUDA_ROPE_DIMS = 512,

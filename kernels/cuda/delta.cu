@@ -252,7 +252,7 @@ int cuda_run_delta(struct cuda_dev *d, const struct dbatch *b, const struct cmd_
         g.image = c->write_image;
         g.img = {c->out.q, kpad_of(c->a.n_v * c->a.s_v), b->n_d};
         g.b = *b;
-        if (g.channels > d->max_cols || b->n > d->max_rows || c->a.s_k > 256 || c->a.n_k == 0 || c->a.n_v % c->a.n_k)
+        if (g.channels > d->max_cols || b->n > d->max_rows || c->a.s_k > CUDA_DELTA_KEY || c->a.n_k == 0 || c->a.n_v % c->a.n_k)
                 return -EINVAL;
         a.x = c->a.qkv;
         a.x_stride = c->a.qkv_stride;

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/image.cuh"
 
-enum { CONV_MAX = 8 };
+enum { CONV_MAX = CUDA_TAPS };
 
 struct conv_args {
         const float *x;  /* [n] rows of x_stride: channel c at x[c], times x[c + gate_off] if gate_off */

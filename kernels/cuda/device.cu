@@ -461,9 +461,8 @@ extern void cuda_host_free(struct k_dev *, void *);
 const struct k_ops cuda_ops_table = {
         .name = "cuda",
         .max_ctx = CUDA_MAX_CTX,
-        .max_experts = CUDA_EXPERTS,
-        .max_experts_used = CUDA_EXPERTS_USED,
-        .max_expert_groups = CUDA_EXPERT_GROUPS,
+        .most = { .experts = CUDA_EXPERTS, .experts_used = CUDA_EXPERTS_USED, .expert_groups = CUDA_EXPERT_GROUPS, .head = CUDA_HEAD,
+                  .rope = CUDA_ROPE_DIMS, .windows = CUDA_MAX_GROUP, .taps = CUDA_TAPS, .delta_key = CUDA_DELTA_KEY },
         .close = dev_close,
         .describe = dev_describe,
         .last_error = dev_last_error,

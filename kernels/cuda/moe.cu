@@ -12,7 +12,7 @@
 
 CUDA_FAMILY(moe)
 
-enum { MAX_EXPERT = 1024 };
+enum { MAX_EXPERT = CUDA_EXPERTS };
 
 struct moe_lists { /* of one role */
         uint32_t *expert, *start, *count; /* jobs, chosen experts only; the rest UINT32_MAX */

@@ -10,7 +10,7 @@
 
 CUDA_FAMILY(qkv)
 
-enum { QKV_WARPS = 4, QKV_MAX_DIM = 1024 };
+enum { QKV_WARPS = 4, QKV_MAX_DIM = CUDA_HEAD };
 
 struct qkv_args {
         struct k_qkv_args a;

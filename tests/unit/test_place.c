@@ -3,7 +3,7 @@
  * Models that lie in two memories: the planner's divisions add up, stay within
  * the room they are given and give more to the device the more there is; and a
  * divided model computes what the whole one computes, here with two CPU devices
- * in the roles of the device and its host. And mixtures that no backend chooses from.
+ * in the roles of the device and its host. And models that a backend's operations don't go up to.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -200,8 +200,8 @@ static void test_divided(void **state) {
         divided(EXPERTS);
 }
 
-/* A mixture that a backend can't choose from is refused before a step of it would end the worker. */
-static void test_experts_of_backend(void **state) {
+/* What a backend's operations don't go up to is refused before a step of it would end the worker. */
+static void test_most_of_backend(void **state) {
         struct h_error err = { 0 };
         struct k_ops less;
         struct eng_ffn *f;
@@ -214,28 +214,44 @@ static void test_experts_of_backend(void **state) {
         f = &m.model->desc->layer[1].ffn;
         assert_int_equal(model_check_backend(m.model->desc, &less, &err), 0);
         less.name = "small";
-        less.max_experts = f->n_expert - 1;
+        less.most.experts = f->n_expert - 1;
         assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
         assert_int_equal(err.code, HEARTH_E_unsupported);
         assert_string_equal(err.message, "layer 0 has 6 experts, the small backend goes up to 5");
-        less.max_experts++;
+        less.most.experts++;
         err = (struct h_error){ 0 };
-        less.max_experts_used = f->n_used - 1;
+        less.most.experts_used = f->n_used - 1;
         assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
         assert_string_equal(err.message, "layer 0 has 2 experts for a token, the small backend goes up to 1");
-        less.max_experts_used++;
+        less.most.experts_used++;
         err = (struct h_error){ 0 };
         groups = f->n_group;
-        f->n_group = less.max_expert_groups + 1;
+        f->n_group = less.most.expert_groups + 1;
         assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
         assert_string_equal(err.message, "layer 1 has 257 groups of experts, the small backend goes up to 256");
         f->n_group--;
         assert_int_equal(model_check_backend(m.model->desc, &less, &err), 0);
         f->n_group = groups;
+        less.most.head = 63;
+        err = (struct h_error){ 0 };
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
+        assert_string_equal(err.message, "layer 0 has 64 columns of a head, the small backend goes up to 63");
+        less.most.head = 64;
+        less.most.rope = 63;
+        err = (struct h_error){ 0 };
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
+        assert_string_equal(err.message, "layer 0 has 64 dimensions for rope, the small backend goes up to 63");
+        less.most.rope = 64;
+        less.most.windows = 1;
+        err = (struct h_error){ 0 };
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), -EHEARTH);
+        assert_string_equal(err.message, "the layers have 2 different windows, the small backend goes up to 1");
+        less.most.windows = 2;
+        assert_int_equal(model_check_backend(m.model->desc, &less, &err), 0);
         close_model(&m);
 }
 
 int main(void) {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_plans), cmocka_unit_test(test_divided), cmocka_unit_test(test_experts_of_backend) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_plans), cmocka_unit_test(test_divided), cmocka_unit_test(test_most_of_backend) };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
