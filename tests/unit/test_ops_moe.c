@@ -208,6 +208,10 @@ static void test_no_numbers(void **state) {
                 { "softmax", 16, 4, 24, 16, K_GATE_SOFTMAX, true, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
                 { "top-k", 16, 4, 24, 16, K_GATE_SOFTMAX_TOPK, false, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
                 { "sigmoid", 16, 4, 24, 16, K_GATE_SIGMOID, true, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
+                { "groups", 16, 4, 24, 16, K_GATE_SIGMOID, true, false, false, false, false, K_GLU_SILU, 4, 2, 2.5f },
+                { "groups, softmax", 16, 4, 24, 16, K_GATE_SOFTMAX, true, false, false, false, false, K_GLU_SILU, 4, 3, 1 },
+                { "all of them", 5, 5, 24, 16, K_GATE_SOFTMAX_TOPK, false, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
+                { "one", 1, 1, 24, 16, K_GATE_SOFTMAX, true, false, false, false, false, K_GLU_SILU, 0, 0, 1 },
         };
         enum { ROWS = 4 };
 
