@@ -65,6 +65,18 @@ def load(c, name):
     return lambda: c.call("load", {"model": name})
 
 
+def expert_groups(kvs, tensors, n):
+    """The tiny model with n experts in as many groups, all zeros."""
+    facts = ((b"expert_count", n), (b"expert_used_count", 1), (b"expert_group_count", n), (b"expert_group_used_count", 2))
+    kvs = kvs + [(b"llama." + key, 4, struct.pack("<I", v)) for key, v in facts]
+    made = [list(t) for t in tensors if b".ffn_gate." not in t[0] and b".ffn_up." not in t[0] and b".ffn_down." not in t[0]]
+    for layer in (b"blk.0.", b"blk.1."):
+        made.append([layer + b"ffn_gate_inp.weight", [256, n], 0, 0, bytes(256 * n * 4)])
+        for name, dims in ((b"gate", [256, 32, n]), (b"up", [256, 32, n]), (b"down", [32, 256, n])):
+            made.append([layer + b"ffn_" + name + b"_exps.weight", dims, 2, 0, bytes(256 * n * 18)])  # Q4_0
+    return build(kvs, made)
+
+
 def model_files():
     """What can be wrong with a file."""
     data = TINY.read_bytes()
@@ -95,6 +107,7 @@ def model_files():
         fails("unknown-type", load(c, put(d, "type", bytes(made))))
         tok = replace_kv(kvs, b"tokenizer.ggml.model", 8, text(b"abacus"))
         fails("unknown-tokenizer", load(c, put(d, "tok", build(tok, [list(t) for t in tensors]))))
+        fails("backend-limit", load(c, put(d, "groups", expert_groups(kvs, tensors, 257))))
         (d.models / "tiny2-00001-of-00003.gguf").write_bytes(data)
         fails("missing-part", load(c, "tiny2"))
         os.mkdir(d.models / "dir.gguf")
