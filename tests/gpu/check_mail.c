@@ -54,8 +54,8 @@ static struct pair random_pair(struct rig *r, size_t n, uint32_t seed) {
 /* What both kinds have. The second of the two products may be of another type, which is another launch. */
 static void chain_new(struct rig *r, struct chain *c, enum k_type t0, enum k_type t1, uint32_t mid, uint32_t rows) {
         *c = (struct chain){ .mid = mid, .rows = rows };
-        matrix_new(r, t0, rows, mid, 1, false, mid + 1, &c->down[0]);
-        matrix_new(r, t1, rows, mid, 1, false, mid + 2, &c->down[1]);
+        if (matrix_new(r, t0, rows, mid, 1, false, mid + 1, &c->down[0]) < 0 || matrix_new(r, t1, rows, mid, 1, false, mid + 2, &c->down[1]) < 0)
+                exit(70); /* no such matrix: a case is wrong */
         c->h = acts_new(r, NULL, 1, mid);
         for (int i = 0; i < 2; i++)
                 c->y[i] = both_poison(r, rows);
@@ -78,8 +78,8 @@ static void chain_glu(struct rig *r, struct chain *c, enum k_type t, enum fill f
                 if (fill == NANS && block == 3)
                         b[1][i] = i % 5 ? INFINITY : 3;
         }
-        matrix_new(r, t, c->mid, COLS, 1, false, 3, &c->gate);
-        matrix_new(r, t, c->mid, COLS, 1, false, 4, &c->up);
+        if (matrix_new(r, t, c->mid, COLS, 1, false, 3, &c->gate) < 0 || matrix_new(r, t, c->mid, COLS, 1, false, 4, &c->up) < 0)
+                exit(70);
         c->x = acts_new(r, c->host, 1, COLS);
         c->g = both_poison(r, c->mid);
         c->u = both_poison(r, c->mid);

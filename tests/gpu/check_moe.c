@@ -209,9 +209,9 @@ static void router_case(struct rig *r, const struct moe *t, uint32_t n, uint32_t
         for (uint32_t c = 0; c < t->d; c++)
                 hw[5 * t->d + c] = NAN;
         matrix_of(r, K_F32, X, t->d, 1, false, (const uint8_t *)hw, &router);
-        matrix_new(r, t->t, t->ff, t->d, X, false, 1, &gate);
-        matrix_new(r, t->t, t->ff, t->d, X, false, 2, &up);
-        matrix_new(r, t->t, t->d, t->ff, X, false, 3, &down);
+        if (matrix_new(r, t->t, t->ff, t->d, X, false, 1, &gate) < 0 || matrix_new(r, t->t, t->ff, t->d, X, false, 2, &up) < 0 ||
+            matrix_new(r, t->t, t->d, t->ff, X, false, 3, &down) < 0)
+                exit(70);
         struct pair bias = both(r, hb, 65536 * 4), route = both_poison(r, (size_t)n * X), y = both_poison(r, (size_t)n * t->d);
         struct acts x = acts_new(r, hx, n, t->d);
         snprintf(what, sizeof(what), "router and %u of %u, gating %d, n %u, %u of role D", t->n_used, X, (int)t->gating, n, n_d);

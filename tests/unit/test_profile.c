@@ -432,7 +432,6 @@ static void test_refused(void **state) {
         eng_device_close(d);
 }
 
-/* Memory that runs out anywhere is an error, and nothing is kept of it. */
 /* A variant that isn't there is never another one: the error says what it needs, and what to ask for. */
 static void test_variants(void **state) {
         static const char *const names[] = { "scalar", "portable", "avx2", "avx512", "amx", "nonsense", "" };
@@ -460,6 +459,7 @@ static void test_variants(void **state) {
         }
 }
 
+/* Memory that runs out anywhere is an error, and nothing is kept of it. */
 static void test_no_memory(void **state) {
         struct profile p = sample();
         struct h_error err = { 0 };
