@@ -8,10 +8,13 @@
  */
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "probe.h"
+
+#define LOOK_EVERY 16u /* steps of which one's halves are told apart: the clock of a thread's time is a system call, dear behind a sleep */
 
 struct bench {
         const struct options *o;
@@ -20,8 +23,8 @@ struct bench {
         eng_seq *seq;    /* [batch] */
         struct eng_item *items;
         struct eng_result *res;
-        double begin, finish; /* seconds of this thread's CPU time in the two halves of decoding's steps, over so many */
-        uint64_t steps;
+        double cpu, begin; /* seconds of this thread's CPU time: of all decoding, and until so many of its steps were queued */
+        uint64_t steps, looks, sleeps;
         uint32_t different; /* tokens among the sequences of a step */
 };
 
@@ -85,7 +88,14 @@ static double cpu_seconds(void) {
         return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* What asking costs: it is as much as a step's own work. */
+static uint64_t sleeps_so_far(void) {
+        struct rusage u;
+
+        getrusage(RUSAGE_THREAD, &u);
+        return (uint64_t)u.ru_nvcsw;
+}
+
+/* What asking costs, when nothing slept: behind a sleep it can be four times that. */
 static double cpu_clock_cost(void) {
         double t = cpu_seconds();
 
@@ -102,7 +112,8 @@ static double cpu_clock_cost(void) {
 static int decode_step(struct bench *b, uint32_t step, uint32_t n, bool ahead) {
         static const struct eng_sampling greedy = { .repeat_penalty = 1 };
         struct h_error err = { 0 };
-        double t = cpu_seconds(), begun;
+        const bool look = step % LOOK_EVERY == 0 && step < b->o->decode;
+        double t = look ? cpu_seconds() : 0;
         int r = 0;
 
         if (step < b->o->decode) {
@@ -112,26 +123,32 @@ static int decode_step(struct bench *b, uint32_t step, uint32_t n, bool ahead) {
                                                          .want = ahead ? ENG_WANT_SAMPLE : ENG_WANT_LOGITS_LAST };
                 r = eng_step_begin(b->p->context, b->items, n, &err);
         }
-        begun = cpu_seconds();
-        b->begin += begun - t;
+        if (look) {
+                b->begin += cpu_seconds() - t;
+                b->looks++;
+        }
         if (r == 0 && (step > 0 || !ahead) && step < b->o->decode + ahead)
                 r = eng_step_finish(b->p->context, b->res, NULL, &err);
-        b->finish += cpu_seconds() - begun;
         return r != 0 ? probe_fail(&err, r) : 0;
 }
 
 static int time_decode(struct bench *b, double *ret) {
         bool ahead = eng_context_ahead(b->p->context);
         uint32_t n = b->o->batch;
-        double t0;
+        double t0, cpu;
+        uint64_t sleeps;
         int r = new_sequences(b, n);
 
         if (r == 0)
                 r = fill_depth(b, n);
         t0 = now_seconds();
+        sleeps = sleeps_so_far();
+        cpu = cpu_seconds();
         for (uint32_t step = 0; r == 0 && step < b->o->decode + ahead; step++)
                 r = decode_step(b, step, n, ahead);
         *ret = (double)b->o->decode * n / (now_seconds() - t0);
+        b->cpu += cpu_seconds() - cpu;
+        b->sleeps += sleeps_so_far() - sleeps;
         b->steps += b->o->decode;
         b->different = r == 0 ? count_different(b->p, b->seq, n) : 0;
         drop_sequences(b, n);
@@ -188,22 +205,24 @@ static void report(const struct bench *b, const struct eng_memory *mem, double p
         const struct options *o = b->o;
         const struct probe *p = b->p;
         const struct eng_model_info *info = eng_model_info(p->model);
-        const double steps = (double)MAX(b->steps, 1u), clock = b->steps ? cpu_clock_cost() : 0;
-        const double begin_us = MAX(b->begin / steps - clock, 0.0) * 1e6, finish_us = MAX(b->finish / steps - clock, 0.0) * 1e6;
+        const double steps = (double)MAX(b->steps, 1u), looks = (double)MAX(b->looks, 1u), clock = b->looks ? cpu_clock_cost() : 0;
+        const double all_us = MAX(b->cpu - 2 * (double)b->looks * clock, 0.0) / steps * 1e6;
+        const double begin_us = MIN(MAX(b->begin / looks - clock, 0.0) * 1e6, all_us), finish_us = all_us - begin_us;
+        const double sleeps = (double)b->sleeps / steps;
 
         if (o->json)
                 printf("{\"model\": \"%s\", \"type\": \"%s\", \"device\": \"%s\", \"prefill\": %u, \"decode\": %u, "
                        "\"depth\": %u, \"batch\": %u, \"different\": %u, \"repeat\": %u, \"prefill_tok_s\": %.2f, \"decode_tok_s\": %.2f, "
                        "\"load_s\": %.3f, \"peak_bytes\": %llu, \"planned_bytes\": %llu, \"cpu_us_per_step\": %.2f, "
-                       "\"cpu_us_begin\": %.2f, \"cpu_us_finish\": %.2f}\n",
+                       "\"cpu_us_begin\": %.2f, \"cpu_us_finish\": %.2f, \"sleeps_per_step\": %.3f}\n",
                        info->name, info->type, eng_device_describe(p->device), o->prefill, o->decode, o->depth,
                        o->batch, b->different, o->repeat, pre, dec, p->load_seconds, (unsigned long long)peak_bytes(),
-                       (unsigned long long)mem->total, begin_us + finish_us, begin_us, finish_us);
+                       (unsigned long long)mem->total, all_us, begin_us, finish_us, sleeps);
         else
                 printf("%s %s, %s\nprefill %u at depth %u: %.1f tok/s\ndecode %u at depth %u, batch %u (%u different tokens a step): %.1f tok/s\n"
-                       "cpu_us_per_step %.2f (this thread, mean of %llu; %.2f until the step is queued, %.2f waiting for one and reading it)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
+                       "cpu_us_per_step %.2f (this thread, mean of %llu; %.2f until the step is queued, %.2f waiting for one and reading it, %.2f sleeps)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
                        eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, b->different, dec,
-                       begin_us + finish_us, (unsigned long long)b->steps, begin_us, finish_us, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
+                       all_us, (unsigned long long)b->steps, begin_us, finish_us, sleeps, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
                        (double)mem->graphs / 1e6);
         if (!o->json)
                 report_place(p);
