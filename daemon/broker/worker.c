@@ -255,12 +255,11 @@ static void on_check(uv_timer_t *t) {
         struct server *s = t->data;
         struct worker *w = &s->worker;
         uint64_t now = server_now(s), limit = s->config.hang_timeout;
-        bool starting = w->state == WORKER_STARTING, opening = false, working = starting;
+        bool starting = w->state == WORKER_STARTING, moving = false, working = starting; /* moving: models come or go */
 
-        list_foreach(m, &s->models, struct model, link) {
-                opening |= m->state == MODEL_OPENING && m->open_sent;
-                working |= opening || m->state == MODEL_CLOSING;
-        }
+        list_foreach(m, &s->models, struct model, link)
+                moving |= (m->state == MODEL_OPENING && m->open_sent) || m->state == MODEL_CLOSING;
+        working |= moving;
         list_foreach(rq, &s->requests, struct request, link)
                 working |= rq->state == REQUEST_RUNNING && !request_stalled(rq);
         if (!limit || !w->process || !working) {
@@ -269,7 +268,7 @@ static void on_check(uv_timer_t *t) {
         }
         if (starting)
                 limit = MAX(limit, START_MS);
-        if (now - w->beat_ms > limit || ((w->busy || starting || opening) && now - w->progress_ms > limit)) {
+        if (now - w->beat_ms > limit || ((w->busy || starting || moving) && now - w->progress_ms > limit)) {
                 log_error(&s->log, "worker %u made no step for %llu ms%s%s; it is ended", w->pid,
                           (unsigned long long)(now - MIN(w->progress_ms, w->beat_ms)), w->at[0] ? ", the last kernel it began is at " : "", w->at);
                 ends(w, "hung%s%s and was ended", w->at[0] ? " near the kernel at " : "", w->at);

@@ -203,6 +203,8 @@ static void on_close(struct worker *w, const struct wk_close *msg) {
         if (m) {
                 list_remove(&m->known);
                 atomic_store(&m->keep, msg->keep);
+                m->asked = true;
+                atomic_fetch_add(&w->leaving, 1);
                 atomic_store(&m->closing, true);
                 wmodel_unref(m);
                 engine_wake(w);
@@ -368,8 +370,9 @@ static void beat(struct control *c) {
         bool busy = atomic_load(&w->busy);
         char at[64];
 
-        /* One more when the work is done, then silence. */
-        if (now - c->last_beat_us < BEAT_MS * 1000u || (!busy && c->beat_idle && list_empty(&w->tasks) && !atomic_load(&w->opening)))
+        /* One more when the work is done, then silence. A model that leaves is work too: it waits for the device. */
+        if (now - c->last_beat_us < BEAT_MS * 1000u ||
+            (!busy && c->beat_idle && list_empty(&w->tasks) && !atomic_load(&w->opening) && !atomic_load(&w->leaving)))
                 return;
         c->last_beat_us = now;
         c->beat_idle = !busy;

@@ -241,6 +241,8 @@ void wmodel_close(struct wmodel *m) {
 struct wmodel *wmodel_unref(struct wmodel *m) {
         if (m && atomic_fetch_sub(&m->refs, 1) == 1) {
                 teardown(m);
+                if (m->asked)
+                        atomic_fetch_sub(&m->worker->leaving, 1);
                 pthread_mutex_destroy(&m->text_lock);
                 free(m->name);
                 free(m);

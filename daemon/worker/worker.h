@@ -67,6 +67,7 @@ struct wmodel {
         atomic_bool closing;
         atomic_int n_tasks;      /* alive in any thread */
         bool failed;             /* never opened; nobody waits for its close */
+        bool asked;              /* control thread: to close, and counted as leaving until it is freed */
         atomic_bool keep;        /* its image is parked when it closes */
         uint64_t progress_us;    /* of the last progress sent */
 
@@ -117,7 +118,7 @@ struct worker {
 
         atomic_uint_least64_t steps, rows;
         atomic_bool busy;        /* a step could be made */
-        atomic_int opening;      /* models */
+        atomic_int opening, leaving; /* models: the loader has them; the broker waits for their end */
         struct buf event, frame; /* engine thread: messages in the making, their memory kept from token to token */
         bool ahead;              /* steps are begun ahead even where it doesn't pay */
 
