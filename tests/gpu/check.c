@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu-check [PART] [--exact] [--portable] [--tiny] [--verbose]: see check.h; --device only says what there is. Exit status 77
- * where there is no device, with the reason. */
+/* gpu-check [PART] [--exact] [--portable] [--tiny] [--share K/N] [--verbose]: see check.h; --share: the K-th of N processes that
+ * divide the cases, from 1; --device only says what there is. Exit status 77 where there is no device, with the reason. */
 #include "check.h"
 
 #include <errno.h>
@@ -67,11 +67,19 @@ void both_free(struct rig *r, struct pair *p) {
         *p = (struct pair){ 0 };
 }
 
+/* So many are made, in blocks; behind them come the same in another order, or large matrices would take most of a run. */
+enum { DIFFERENT_WEIGHTS = 1 << 19 };
+
 static void random_blocks(enum k_type t, size_t n_weights, uint8_t *dst, uint32_t seed) {
-        uint32_t block = k_type_block(t), bytes = k_type_bytes(t);
+        const uint32_t block = k_type_block(t), bytes = k_type_bytes(t);
+        const uint8_t *made = dst;
         float v[256];
 
         for (size_t i = 0; i < n_weights; i += block, dst += bytes) {
+                if (block > 1 && i >= DIFFERENT_WEIGHTS) {
+                        memcpy(dst, made + (size_t)(rnd(&seed) % (DIFFERENT_WEIGHTS / block)) * bytes, bytes);
+                        continue;
+                }
                 if (block == 1) {
                         float f = rnd_float(&seed);
                         k_encode(t, &f, dst, 1);
@@ -291,6 +299,13 @@ int main(int argc, char **argv) {
                         r.tiny = true;
                 else if (strcmp(argv[i], "--exact") == 0)
                         og.exact = r.exact = true;
+                else if (strcmp(argv[i], "--share") == 0) {
+                        if (i + 1 == argc || sscanf(argv[++i], "%u/%u", &r.share, &r.shares) != 2 || r.share < 1 || r.share > r.shares) {
+                                fprintf(stderr, "gpu-check: --share is K/N, from 1/N to N/N\n");
+                                return 64;
+                        }
+                        r.share--;
+                }
                 else
                         part = argv[i];
         }

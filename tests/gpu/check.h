@@ -14,9 +14,15 @@ struct rig {
         struct k_dev *gpu;   /* what is tested */
         bool exact;          /* the GPU opened exact */
         bool tiny;           /* small shapes only: every kernel, but soon done (a sanitizer makes each a hundred times slower) */
+        uint32_t share, shares; /* of the cases this process has every 'shares'-th kind; 0: all */
         uint32_t passed, failed;
         bool verbose;
 };
+
+/* A sanitizer takes longest where it meets a kernel for the first time: all cases that have this kind's kernels are one process's. */
+static inline bool mine(const struct rig *r, uint32_t kind) {
+        return r->shares == 0 || kind % r->shares == r->share;
+}
 
 struct pair { /* one buffer on each device */
         void *c, *g;

@@ -342,7 +342,8 @@ static void check_deep(struct rig *r, const struct attn *t) {
 
 void check_attention(struct rig *r) {
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-                check_case(r, &cases[i]);
+                if (mine(r, cases[i].dk / 8)) /* heads of a size share their kernels */
+                        check_case(r, &cases[i]);
         for (size_t i = 0; i < sizeof(deep) / sizeof(*deep) && !r->tiny; i++)
                 check_deep(r, &deep[i]);
 }

@@ -260,16 +260,7 @@ static void graph_case(struct rig *r) {
         chain_free(r, &c);
 }
 
-void check_between(struct rig *r) {
-        /* Squares that are no numbers are left in each place that the next ones will have. */
-        case_of(r, K_Q8_0, K_Q8_0, r->tiny ? 8224 : 16384, 32, false, K_NORM_RMS, true);
-        for (enum k_type t = 0; t < _K_TYPE_MAX; t++) {
-                if (t == K_I32)
-                        continue;
-                case_of(r, t, t, 768, r->tiny ? 32 : 96, true, K_NORM_RMS, false);
-                if (!r->tiny)
-                        case_of(r, t, t == K_Q8_0 ? K_Q6_K : K_Q8_0, 1280, 50, false, K_NORM_RMS, false);
-        }
+static void check_others(struct rig *r) {
         case_of(r, K_Q4_0, K_F32, 96, 33, false, K_NORM_RMS, false); /* who reads floats */
         case_of(r, K_F16, K_Q4_0, 640, 33, false, K_NORM_L2, false);
         case_of(r, K_Q4_0, K_Q4_0, 640, 64, true, K_NORM_LAYER, false);
@@ -295,4 +286,18 @@ void check_between(struct rig *r) {
                 }
         }
         graph_case(r);
+}
+
+void check_between(struct rig *r) {
+        /* Squares that are no numbers are left in each place that the next ones will have. */
+        case_of(r, K_Q8_0, K_Q8_0, r->tiny ? 8224 : 16384, 32, false, K_NORM_RMS, true);
+        for (enum k_type t = 0; t < _K_TYPE_MAX; t++) {
+                if (t == K_I32 || !mine(r, t))
+                        continue;
+                case_of(r, t, t, 768, r->tiny ? 32 : 96, true, K_NORM_RMS, false);
+                if (!r->tiny)
+                        case_of(r, t, t == K_Q8_0 ? K_Q6_K : K_Q8_0, 1280, 50, false, K_NORM_RMS, false);
+        }
+        if (mine(r, K_Q4_0))
+                check_others(r);
 }

@@ -152,6 +152,8 @@ static void case_of(struct rig *r, enum k_type t, uint32_t d, uint32_t ff, uint3
         char what[120];
         size_t n[3], at = 0;
 
+        if (!mine(r, t))
+                return;
         chain_new(r, &c, t, bad);
         snprintf(what, sizeof(what), "%u experts %s, %u -> %u%s, between norms %d%s", experts, k_type_name(t), d, ff, groups ? ", groups" : "", (int)kind, bad ? ", no numbers" : "");
         float *apart = chain_run(r, &c, true, 1, 1, &n[0]), *joined = chain_run(r, &c, false, 1, 1, &n[1]), *among = chain_run(r, &c, false, 0, ROWS, &n[2]);

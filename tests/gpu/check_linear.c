@@ -192,7 +192,7 @@ void check_linear(struct rig *r) {
         static const uint32_t widths[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64 };
 
         for (enum k_type t = 0; t < _K_TYPE_MAX; t++) {
-                if (t == K_I32)
+                if (t == K_I32 || !mine(r, t))
                         continue;
                 for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++)
                         if (shapes[s][1] % k_type_block(t) == 0)
@@ -200,18 +200,21 @@ void check_linear(struct rig *r) {
                 check_embed(r, t);
         }
         for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
-                if (r->tiny && widths[i] > 8) { /* each kernel of many columns once */
-                        check_shape(r, K_Q4_0, 16, 256, widths[i]);
-                        check_shape(r, K_Q6_K, 16, 256, widths[i]);
+                static const struct { enum k_type t; uint32_t rows, cols; } of[] = { { K_Q4_0, 65, 1024 }, { K_Q4_K, 65, 1024 }, { K_Q6_K, 31, 512 }, { K_F16, 31, 200 } };
+                for (size_t k = 0; k < ELEMENTSOF(of); k++) {
+                        if (!mine(r, of[k].t))
+                                continue;
+                        if (r->tiny && widths[i] > 8 && k % 2 == 0) /* each kernel of many columns once */
+                                check_shape(r, of[k].t, 16, 256, widths[i]);
+                        check_shape(r, of[k].t, of[k].rows, of[k].cols, widths[i]);
                 }
-                check_shape(r, K_Q4_0, 65, 1024, widths[i]);
-                check_shape(r, K_Q4_K, 65, 1024, widths[i]);
-                check_shape(r, K_Q6_K, 31, 512, widths[i]);
-                check_shape(r, K_F16, 31, 200, widths[i]);
         }
-        check_shape(r, K_Q8_0, 300, 512, 200);
+        if (mine(r, K_Q8_0))
+                check_shape(r, K_Q8_0, 300, 512, 200);
         static const enum k_type packed[] = { K_Q4_0, K_Q8_0, K_MXFP4, K_Q4_K, K_Q6_K, K_TQ1_0, K_TQ2_0 };
         for (size_t i = 0; i < ELEMENTSOF(packed) && !r->exact; i++) {
+                if (!mine(r, packed[i]))
+                        continue;
                 check_twins(r, packed[i], 48, 256, 5, true);
                 if (r->tiny)
                         continue;
@@ -222,5 +225,6 @@ void check_linear(struct rig *r) {
                 if (k_type_block(packed[i]) == 32)
                         check_twins(r, packed[i], 129, 2880, 70, false);
         }
-        check_several(r);
+        if (mine(r, K_Q4_K))
+                check_several(r);
 }

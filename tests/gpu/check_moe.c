@@ -58,6 +58,9 @@ static void run(struct rig *r, const struct moe *t, const struct matrix *gate, c
 
 static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
         struct matrix gate, up, down;
+
+        if (!mine(r, t->t))
+                return;
         float *hx = random_floats((size_t)n * t->d, 3), *hr = random_floats((size_t)n * t->n_expert, 4), *hb = random_floats(65536, 5);
         char what[140];
 
@@ -149,6 +152,9 @@ static void compare_wild(struct rig *r, const char *what, struct pair p, uint32_
 static void wild_case(struct rig *r, const struct moe *t) {
         enum { ROWS = 12 };
         const float minus_nan = copysignf(NAN, -1);
+
+        if (!mine(r, t->t))
+                return;
         const uint32_t X = t->n_expert;
         float *hx = random_floats((size_t)ROWS * t->d, 3), *hr = random_floats((size_t)ROWS * X, 4), *hb = random_floats(65536, 5);
         struct matrix gate, up, down;
@@ -201,6 +207,8 @@ static void wild_case(struct rig *r, const struct moe *t) {
 
 /* The router's product in a batch with its experts, which a device may do as one; of one expert it is no number. Rows of both roles. */
 static void router_case(struct rig *r, const struct moe *t, uint32_t n, uint32_t n_d) {
+        if (!mine(r, t->t))
+                return;
         const uint32_t X = t->n_expert;
         float *hx = random_floats((size_t)n * t->d, 3), *hw = random_floats((size_t)X * t->d, 4), *hb = random_floats(65536, 5);
         struct matrix gate, up, down, router;
@@ -251,6 +259,8 @@ static void router_case(struct rig *r, const struct moe *t, uint32_t n, uint32_t
 
 /* P rows have the bits of the same experts in f16. One expert is chosen by every row, so it has several tiles of them. */
 static void twins_case(struct rig *r, enum k_type t, uint32_t d, uint32_t ff, uint32_t n) {
+        if (!mine(r, t))
+                return;
         const struct moe c = { t, 24, 2, d, ff, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
         struct matrix m[3], twin[3];
         float *hx = random_floats((size_t)n * d, 3), *hr = random_floats((size_t)n * c.n_expert, 4), *hb = random_floats(65536, 5);
@@ -282,6 +292,8 @@ static void twins_case(struct rig *r, enum k_type t, uint32_t d, uint32_t ff, ui
 }
 
 static void head_case(struct rig *r, enum k_type t, uint32_t heads, uint32_t rows, uint32_t cols, uint32_t n) {
+        if (!mine(r, t))
+                return;
         struct matrix m;
         uint32_t tail = 6, xh = cols + tail, yh = rows + tail;
         float *hx = random_floats((size_t)n * heads * xh, 3);

@@ -167,11 +167,12 @@ void check_tune(struct rig *r) {
         static const enum k_type rings[] = { K_Q4_0, K_Q8_0, K_Q2_K, K_Q3_K, K_Q4_K, K_Q6_K, K_MXFP4 }; /* of all depths */
 
         for (enum k_type t = 0; t < _K_TYPE_MAX; t++)
-                for (size_t s = 0; t != K_I32 && s < (r->tiny ? 1 : ELEMENTSOF(shapes)); s++)
+                for (size_t s = 0; t != K_I32 && mine(r, t) && s < (r->tiny ? 1 : ELEMENTSOF(shapes)); s++)
                         check_shape(r, t, shapes[s][0], shapes[s][1], widths, r->tiny ? 4 : ELEMENTSOF(widths));
         /* more units than blocks are resident: several rounds, the last one cut */
         for (size_t i = 0; !r->tiny && i < ELEMENTSOF(rings); i++)
-                check_shape(r, rings[i], 4384, 2048, few, ELEMENTSOF(few));
+                if (mine(r, rings[i]))
+                        check_shape(r, rings[i], 4384, 2048, few, ELEMENTSOF(few));
         check_refusals(r);
         r->gpu->ops->tune(r->gpu, NULL, 0);
 }
