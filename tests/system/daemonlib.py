@@ -20,6 +20,7 @@ N_CTX = 1024
 # tests/gpu/run sets it: the same tests, the models on a GPU.
 BACKEND = os.environ.get("HEARTH_TEST_BACKEND")
 RESIDENT = "vram" if BACKEND == "cuda" else "memory"  # where a loaded model is
+HANG_MS = 6000 if BACKEND == "cuda" else 1500  # that a worker is heard of: beside others' workers a driver may take seconds for one call
 # The same tests with steps begun ahead, as on a GPU.
 AHEAD = os.environ.get("HEARTH_TEST_AHEAD")
 # A sanitizer keeps freed memory for a while: sizes say nothing then.

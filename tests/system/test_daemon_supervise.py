@@ -122,7 +122,7 @@ def any_signal_at_any_time():
     rng = random.Random(4)
     for sig in (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGTERM, signal.SIGSTOP):
         # A daemon for each: the pauses between workers grow with each end.
-        with daemon(config="[worker]\nhang_timeout = 1500ms\n") as d, Client(d.path) as c:
+        with daemon(config=f"[worker]\nhang_timeout = {HANG_MS}ms\n") as d, Client(d.path) as c:
             got, base = undisturbed(c)
             want = want or got
             assert got == want

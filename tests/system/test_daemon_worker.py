@@ -130,7 +130,7 @@ def cancel_and_hangup_meet_a_death():
 
 def a_hung_worker_is_ended():
     """A worker that makes no step for hang_timeout is ended and its request goes on."""
-    with daemon(config="[worker]\nhang_timeout = 1500ms\n") as d, Client(d.path) as c:
+    with daemon(config=f"[worker]\nhang_timeout = {HANG_MS}ms\n") as d, Client(d.path) as c:
         want = c.generate(model="tiny", prompt="the cat", max_tokens=100, temperature=0.0, **NO_END)[1]
         i = long_answer(c, 100, credits=20)
         got, _ = read_tokens(c, i, 20)
@@ -153,9 +153,9 @@ def a_slow_start_is_no_hang():
     """Opening a device may take longer than a step may: hang_timeout does not end a worker that starts."""
     with private_dir() as home:
         slow, real = pathlib.Path(home) / "worker", pathlib.Path(HEARTHD).absolute().parent / "hearth-worker"
-        slow.write_text(f"#!/bin/sh\n[ \"$1\" = --serve ] && sleep 3\nexec {real} \"$@\"\n")
+        slow.write_text(f"#!/bin/sh\n[ \"$1\" = --serve ] && sleep {2 * HANG_MS / 1000}\nexec {real} \"$@\"\n")
         slow.chmod(0o755)
-        with daemon("--worker", str(slow), config="[worker]\nhang_timeout = 1500ms\n") as d, Client(d.path) as c:
+        with daemon("--worker", str(slow), config=f"[worker]\nhang_timeout = {HANG_MS}ms\n") as d, Client(d.path) as c:
             assert c.generate(model="tiny", prompt="the cat", max_tokens=5, **NO_END)[2]["n_generated"] == 5
             assert metrics(c)["worker_restarts"] == 0
 
