@@ -86,6 +86,7 @@ def daemon(*arguments, config=None, models=("tiny",), env=None):
             code = d.stop()
         if code != 0 or "Sanitizer" in log:
             raise AssertionError(f"hearthd ended with {code}:\n{log}")
+        assert BACKEND != "cuda" or "serves on cpu" not in log, log
 
 
 @contextlib.contextmanager

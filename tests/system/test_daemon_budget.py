@@ -109,7 +109,7 @@ def resident_now(d, c, *names):
 
 def one_of_two():
     """Asked in turn, by load and by a request: each takes the other's place; on a card the copies stay in memory and nothing is read again."""
-    with budget_for(1.5) as (d, c):
+    with budget_for(1.3) as (d, c):
         want = {}
         for name in "abab":
             c.call("load", {"model": name})
@@ -131,7 +131,7 @@ def one_of_two():
 
 def the_least_recently_used_leaves():
     """By last use, not by arrival; one that is pinned or answers stays."""
-    with budget_for(2.5) as (d, c), Client(d.path) as other:
+    with budget_for(2.3) as (d, c), Client(d.path) as other:
         for name in "ab":
             c.call("load", {"model": name})
         time.sleep(0.01)
@@ -155,7 +155,7 @@ def the_least_recently_used_leaves():
 def a_refusal_is_honest():
     """Who has it is in use or pinned: needed, available and the holders are named, and nothing is disturbed; the same where it would not
     fit into an empty card either."""
-    with budget_for(1.5) as (d, c), Client(d.path) as other:
+    with budget_for(1.3) as (d, c), Client(d.path) as other:
         want = c.generate(model="a", **dict(ASK, max_tokens=300))[1]
         i = c.start("generate", dict(ASK, model="a", max_tokens=300, credits=5))
         got = read_tokens(c, i, 5)[0]
