@@ -18,7 +18,6 @@
 #include "engine/device.h"
 #include "kernels/measure.h"
 
-#define DIFFERENT_BLOCKS 251u /* prime: rows begin with different ones */
 #define CHECKED_ROWS 16u
 #define LARGEST 0.125f /* of a block's weights, or down to a quarter of it */
 #define LIMIT 2e-2 /* of the error's norm: int8 activations are about 0.5e-2 off */
@@ -210,21 +209,23 @@ static int measure_card(struct calibration *c) {
 /* ---- products ---- */
 
 /*
- * Random blocks of about equal size, the first DIFFERENT_BLOCKS again and again. Scales as random as the rest
+ * Random blocks of about equal size, the first CALIBRATE_BLOCKS again and again. Scales as random as the rest
  * would leave a row's sum to one or two of its blocks, and a fault in the others would be lost in their rounding.
+ * They are made once a type: of NVFP4's, with four scales each, one in thousands will do.
  */
-static void random_weights(enum k_type t, size_t n_blocks, uint8_t *dst) {
+static const uint8_t *random_blocks(struct calibration *c, enum k_type t) {
         uint32_t seed = 1, bytes = k_type_bytes(t), block = k_type_block(t);
+        uint8_t *dst = c->blocks;
         float v[256];
 
-        for (size_t b = 0; b < n_blocks; b++, dst += bytes) {
+        if (c->n_block_bytes && c->blocks_of == t)
+                return c->blocks;
+        c->blocks_of = t;
+        c->n_block_bytes = CALIBRATE_BLOCKS * bytes;
+        for (size_t b = 0; b < CALIBRATE_BLOCKS; b++, dst += bytes) {
                 float largest = 0;
                 bool ok = false;
 
-                if (b >= DIFFERENT_BLOCKS) {
-                        memcpy(dst, dst - (size_t)DIFFERENT_BLOCKS * bytes, bytes);
-                        continue;
-                }
                 while (!ok || largest < LARGEST / 4) {
                         for (uint32_t i = 0; i < bytes; i++)
                                 dst[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
@@ -236,6 +237,16 @@ static void random_weights(enum k_type t, size_t n_blocks, uint8_t *dst) {
                                 largest = fmaxf(largest, fabsf(v[i]));
                         }
                 }
+        }
+        return c->blocks;
+}
+
+static void random_weights(struct calibration *c, enum k_type t, size_t n_bytes, uint8_t *dst) {
+        const uint8_t *blocks = random_blocks(c, t);
+
+        for (size_t n; n_bytes; n_bytes -= n, dst += n) {
+                n = MIN(n_bytes, c->n_block_bytes);
+                memcpy(dst, blocks, n);
         }
 }
 
@@ -363,7 +374,7 @@ int calibrate_matrix_new(struct calibration *c, enum k_type t, uint32_t rows, ui
         if (!m.file || !image || !m.dev)
                 r = -ENOMEM;
         if (r == 0) {
-                random_weights(t, (size_t)rows * cols / k_type_block(t), m.file);
+                random_weights(c, t, m.row_bytes * rows, m.file);
                 r = ops->repack(t, layout, rows, cols, m.file, image);
         }
         for (uint32_t i = 0; r >= 0 && i < m.copies; i++) {

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 
 #define CALIBRATE_COPIES 64u
+#define CALIBRATE_BLOCKS 251u /* different ones of a matrix; prime: rows begin with different ones */
 
 struct calibrate_shape {
         uint32_t rows, cols, prompt;
@@ -25,6 +26,9 @@ struct calibration {
         uint32_t max_batch;
         float *x, *y, *host_x, *host_y;
         void *xq;
+        enum k_type blocks_of;          /* the type whose random blocks are there, if n_block_bytes is not 0 */
+        size_t n_block_bytes;
+        uint8_t blocks[CALIBRATE_BLOCKS * 256]; /* no type's block is larger */
         char what[48];
 };
 
