@@ -30,6 +30,7 @@ struct attn_args {
         float *part;             /* [rows of this launch][n_head][n_split][dv + 2]: sum, maximum, denominator */
         uint32_t *ended;         /* [rows of this launch][blocks of a split]: splits done, all 0 between launches */
         uint32_t n_split, row0;
+        uint32_t slice_bits;     /* attention_wide.cuh: so many times halved, a head's V has a block for each slice of columns */
         uint32_t merge_image;    /* the merge writes D images */
         struct image img;
         uint32_t *mail_to;       /* one row whose image the merge writes: it also goes to this box (mail.cuh), or NULL */

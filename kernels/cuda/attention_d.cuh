@@ -161,14 +161,18 @@ static __device__ __forceinline__ bool att_d_ended(const attn_args &a, uint32_t 
         return before == n - 1;
 }
 
-/* Splits [s0, s1) of the block's heads, in order: a warp has PIECES times 64 columns of a head, a lane two of each. */
-template <int D, uint32_t WARPS, uint32_t PIECES = 1> static __device__ __forceinline__ void att_d_merge(const attn_args &a, const float *part, uint32_t row, uint32_t head0,
-                                                                                                       uint32_t n_q, uint32_t s0, uint32_t s1) {
-        constexpr uint32_t AHEAD = 16, PER = D / 64 / PIECES;
+/*
+ * Splits [s0, s1) of the block's heads, in order: a warp has PIECES times 64 columns of a head, a lane two of each; of a head there
+ * are per such pieces, from column c0 on.
+ */
+template <int D, uint32_t WARPS, uint32_t PIECES = 1>
+static __device__ __forceinline__ void att_d_merge(const attn_args &a, const float *part, uint32_t row, uint32_t head0, uint32_t n_q, uint32_t s0, uint32_t s1,
+                                                   uint32_t c0 = 0, uint32_t per = D / 64 / PIECES) {
+        constexpr uint32_t AHEAD = 16;
         const uint32_t lane = threadIdx.x & 31;
 #pragma unroll 1
-        for (uint32_t i = threadIdx.x / 32; i < n_q * PER; i += WARPS) {
-                const uint32_t q = i / PER, c = i % PER * (64 * PIECES) + lane * 2, head = head0 + q;
+        for (uint32_t i = threadIdx.x / 32; i < n_q * per; i += WARPS) {
+                const uint32_t q = i / per, c = c0 + i % per * (64 * PIECES) + lane * 2, head = head0 + q;
                 const float *p = part + (size_t)q * a.n_split * (D + 2);
                 const float2 *ends = (const float2 *)p, *o = (const float2 *)(p + 2 * a.n_split + (size_t)s0 * D + c);
                 asm("" : "+l"(ends), "+l"(o)); /* sums made here, not kept for all heads */

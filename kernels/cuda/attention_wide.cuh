@@ -5,13 +5,21 @@
  * Attention of role D on the f16 tensor cores for heads of 512 columns and more: as
  * in attention_d.cuh one row, up to 8 of the heads that share a KV head, one split
  * of CUDA_SPLIT positions a block, joined with the command before it or not. V may
- * be the first columns of K (latent attention).
+ * be the first columns of K (latent attention). Joined or not, pages are asked for
+ * in L2 before the wait.
  *
  * A warp's registers and a block's shared memory don't hold a whole head for every
  * tile, so scores and sums are shared out differently: of the scores a warp has 32
- * tokens and all columns, 64 at a time; of the sums all tokens and 64 columns. In
- * between the warps meet twice, for the maximum of the split and for the weights,
- * which are f16 in shared memory. Then nothing is merged within a split.
+ * tokens and all columns, 64 at a time; of the sums 64 columns and all tokens or
+ * some quarters of them. In between the warps meet twice, for the maximum of the
+ * split and for the weights, which are f16 in shared memory.
+ *
+ * A model with few KV heads has fewer splits than a card has multiprocessors, so
+ * the columns of V may be sliced among 2 or 4 blocks, each of which makes all of
+ * the split's scores: K comes from memory once and from L2 for each, and the merge
+ * of splits is sliced, too. A sum has four chains, a quarter of the tokens each,
+ * added as (0 + 1) + (2 + 3) by whoever has them: its bits don't depend on how many
+ * slices there are, which a launch may choose as it likes.
  */
 
 #include "kernels/cuda/attention_d.cuh"
@@ -19,7 +27,7 @@
 template <int DK, int DV, int T> struct att_wide {
         static constexpr uint32_t WARPS = DV / 64, THREADS = WARPS * 32, TILE = CUDA_SPLIT / WARPS; /* a warp's tokens */
         static constexpr uint32_t STEPS = DK / 64, GROUPS = CUDA_SPLIT / 16;                        /* of K's columns; of V's tokens */
-        static constexpr uint32_t HELD = 2, HELD_V = 4;                                             /* of these, what registers hold */
+        static constexpr uint32_t HELD = 2, HELD_V = GROUPS / 4;                                    /* of these, what registers hold: of V's, a quarter */
         static constexpr uint32_t HEAD = (DK > DV ? DK : DV) + 4; /* floats of a head in shared memory */
         static constexpr uint32_t OWN = 2 * DK;                   /* bytes of a head's K or V, at most */
         static constexpr uint32_t Q_ROW = 2 * DK + 64;            /* of a head's queries in f16: two of them meet all banks */
@@ -31,11 +39,14 @@ template <int DK, int DV, int T> struct att_wide {
         /* What is only copied to come to L2: a place for each thread, where keys hold the values in what joined blocks have. */
         static constexpr uint32_t SCRAP_AT = DK != DV ? TURNS_AT : ENDS_AT, BYTES = DK != DV ? ENDS_AT : ENDS_AT + THREADS * 16;
         static_assert(DK == DV || THREADS * 16 <= HEADS_AT, "the places of a joined block");
-        static_assert(TILE == 32 && WARPS >= ATT_ROWS, "a lane a token, a warp a head");
+        static_assert(TILE == 32 && WARPS >= ATT_ROWS && WARPS == 8, "a lane a token, a warp a head, slices are powers of two");
+        /* Of a slice's sums, in place of the queries: [pieces of the tokens, as many as slices][head][its columns]. */
+        static constexpr __host__ __device__ uint32_t sum_row(uint32_t bits) { return (DV >> bits) + 4; }
+        static_assert((sum_row(2) << 2) * ATT_ROWS <= (ATT_ROWS + 2) * HEAD, "sums are larger than queries, K and V");
 };
 
-/* Grid: (KV heads times their parts of ATT_ROWS heads, splits, rows). */
-template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, DV, T>::THREADS, T == K_F16 && DK == DV ? 2 : 1) att_wide_kernel(const __grid_constant__ attn_args a) {
+/* Grid: (KV heads times their parts of ATT_ROWS heads times slices, splits, rows). */
+template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, DV, T>::THREADS, T == K_F16 ? 2 : 1) att_wide_kernel(const __grid_constant__ attn_args a) {
         typedef att_wide<DK, DV, T> S;
         typedef kv_raw<T> raw;
         constexpr bool V_IN_K = DK != DV;
@@ -44,8 +55,9 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         extern __shared__ __align__(16) uint8_t sm[];
         __shared__ uint32_t ended_last;
         const uint32_t tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-        const uint32_t group = a.n_head / a.kv.n_head_kv, parts = (group + ATT_ROWS - 1) / ATT_ROWS, kvh = blockIdx.x / parts;
-        const uint32_t first = (blockIdx.x - kvh * parts) * ATT_ROWS, head0 = kvh * group + first, n_q = min(group - first, (uint32_t)ATT_ROWS);
+        const uint32_t group = a.n_head / a.kv.n_head_kv, parts = (group + ATT_ROWS - 1) / ATT_ROWS;
+        const uint32_t block = blockIdx.x >> a.slice_bits, kvh = block / parts;
+        const uint32_t first = (block - kvh * parts) * ATT_ROWS, head0 = kvh * group + first, n_q = min(group - first, (uint32_t)ATT_ROWS);
         const uint32_t split = blockIdx.y, row = a.row0 + blockIdx.z;
         float *heads = (float *)(sm + S::HEADS_AT), *sinks = (float *)(sm + S::SINKS_AT); /* heads: queries, later sums */
         float *tops = (float *)(sm + S::TOPS_AT), *dens = (float *)(sm + S::DENS_AT);     /* [warp][head] maximum (base 2), denominator */
@@ -53,10 +65,9 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         uint2 *weights = (uint2 *)(sm + S::WEIGHTS_AT); /* [16 tokens][lane] */
         const uint8_t *own_k = sm + S::OWN_AT, *own_v = own_k + S::OWN;
         const bool joined = !V_IN_K && a.joined;
+        auto slice_of = [&](uint32_t bits) { return blockIdx.x & ((1u << bits) - 1); };
 
         pdl_next();
-        if (!joined)
-                pdl_wait();
         /* The step's own data and what earlier steps wrote are there before a step's second kernel begins. */
         const uint32_t seq = a.b.seq[row];
         const int32_t pos = a.b.pos[row], hi = (a.causal ? pos : a.b.seq_last[seq]) + 1, lo = a.window ? max(0, pos - (int32_t)a.window + 1) : 0;
@@ -70,8 +81,7 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         const int32_t own_in = own ? pos - base : -1;
         const uint32_t k_in = t * 8, v_in = (g & 3) * 8, k_bytes = (uint32_t)a.kv.k_row_bytes, v_bytes = V_IN_K ? k_bytes : (uint32_t)a.kv.v_row_bytes;
         const uint8_t *k_head = (const uint8_t *)a.kv.k + kvh * K_HEAD, *v_head = (const uint8_t *)(V_IN_K ? a.kv.k : a.kv.v) + kvh * V_HEAD;
-        const uint8_t *v_from = v_head + (warp * 2 + (g >> 2)) * raw::STEP;
-        const uint32_t own_slot = own ? kv_slot(a.b, a.kv, seq, (uint32_t)pos) : UINT32_MAX;
+        const uint32_t own_slot = own && slice_of(a.slice_bits) == 0 ? kv_slot(a.b, a.kv, seq, (uint32_t)pos) : UINT32_MAX;
         /* Where the tile of each warp begins, by lane; a tile lies in one page. UINT32_MAX: nothing of it comes from pages. */
         const int32_t tile_at = (int32_t)(lane % S::WARPS * TILE);
         const uint32_t slots = max(from, tile_at) < min(stored, tile_at + TILE) ? kv_slot(a.b, a.kv, seq, (uint32_t)(base + tile_at)) : UINT32_MAX;
@@ -102,26 +112,21 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
                                                 k[to_k][i][h][c].load_page(p + c * raw::STEP, k_in);
                                 }
         };
-        auto load_v = [&](int to_v, int32_t n) {
-                const int32_t v_at = n / 2 * TILE;
-                const uint32_t v_slot = __shfl_sync(~0u, slots, n / 2);
-                if (v_slot != UINT32_MAX)
-#pragma unroll
-                        for (int h = 0; h < 4; h++)
-                                v[to_v][h].load_page(v_from + (size_t)row_of(v_slot, v_at, n % 2 * 16 + 2 * (int32_t)t + (h & 1) + (h >> 1) * 8) * v_bytes, v_in);
-        };
-        load_k(0, 0);
-        if (some) { /* the rest of the split comes to L2 */
+        if (some) { /* the split comes to L2, of K to each slice its share. The step may be writing some of it: nobody reads the copies */
+                const uint32_t bits = a.slice_bits, slice = slice_of(bits);
                 const size_t r = row_of(slot, at, (int32_t)lane);
                 auto ask = [&](const uint8_t *p) { page_to_l2((const uint8_t *)((uintptr_t)p & ~(uintptr_t)15), sm + S::SCRAP_AT + tid * 16); };
-#pragma unroll
-                for (uint32_t c = 2 * raw::STEP; c < K_HEAD; c += 256)
+                for (uint32_t c = slice * 256; c < K_HEAD; c += 256u << bits)
                         ask(k_head + r * k_bytes + c);
-                if constexpr (!V_IN_K)
-#pragma unroll
-                        for (uint32_t c = 0; c < DV / 32 * raw::STEP; c += 256)
-                                ask(v_head + r * v_bytes + c);
+                if constexpr (!V_IN_K) {
+                        const uint8_t *p = v_head + r * v_bytes + slice * (V_HEAD >> bits);
+                        for (uint32_t c = 0; c < V_HEAD >> bits; c += 256)
+                                ask(p + c);
+                }
         }
+        if (!joined)
+                pdl_wait();
+        load_k(0, 0);
         if (tid < n_q)
                 sinks[tid] = a.sinks ? a.sinks[head0 + tid] : -INFINITY;
 
@@ -180,12 +185,31 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
                         for (int e = 0; e < 4; e++)
                                 s[i][e] = x[i][0][e] + x[i][1][e];
         }
+        /*
+         * Of the sums, a warp has number col64 of its slice's 64 columns and [quarter0, quarter1) of the tokens' quarters. Made here: K
+         * has had the registers until now.
+         */
+        uint32_t bits = a.slice_bits;
+        asm volatile("" : "+r"(bits));
+        const uint32_t slice = slice_of(bits), per = S::WARPS >> bits, col64 = warp & (per - 1), piece = warp >> (3 - bits);
+        const int32_t quarter0 = (int32_t)(piece << (2 - bits)), quarter1 = quarter0 + (4 >> bits);
+        const uint32_t v_at = ((slice * per + col64) * 2 + (g >> 2)) * raw::STEP; /* this lane's of a head's V */
+        auto load_v = [&](int to_v, int32_t n) {
+                const uint32_t v_slot = __shfl_sync(~0u, slots, n / 2);
+                if (v_slot != UINT32_MAX)
+#pragma unroll
+                        for (int h = 0; h < 4; h++)
+                                v[to_v][h].load_page(v_head + v_at + (size_t)row_of(v_slot, n / 2 * TILE, n % 2 * 16 + 2 * (int32_t)t + (h & 1) + (h >> 1) * 8) * v_bytes,
+                                                     v_in);
+        };
         /* V, for the sums: the first groups of 16 tokens, on their way while the weights are made. */
         const int32_t n0 = from / 16, n1 = (to + 15) / 16;
 #pragma unroll
-        for (int i = 0; i < HELD_V; i++)
-                if (n0 + i < n1)
-                        load_v(i, n0 + i);
+        for (int i = 0; i < HELD_V; i++) {
+                const int32_t n = quarter0 * HELD_V + i;
+                if (n >= n0 && n < n1)
+                        load_v(i, n);
+        }
         const float scale = a.softcap != 0 ? 2 * 1.4426950408889634f * a.scale / a.softcap : a.scale * 1.4426950408889634f;
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -239,54 +263,87 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         __syncthreads();
 
         /* Sums: rows g and g + 8 of the j-th MMA are columns 8g + 2j and 8g + 2j + 1 of the warp's 64. */
-        float o[4][4] = {};
+        const uint32_t sum_row = S::sum_row(bits);
+        float even[4][4] = {};
 #pragma unroll 1
-        for (int32_t n = n0; n < n1; n += HELD_V)
+        for (int32_t quarter = quarter0; quarter < quarter1; quarter++) {
+                float o[4][4] = {};
 #pragma unroll
                 for (int i = 0; i < HELD_V; i++) {
-                        if (n + i >= n1)
-                                break;
-                        if (own && own_in / TILE == (n + i) / 2) {
-                                const bool none = __shfl_sync(~0u, slots, (n + i) / 2) == UINT32_MAX;
+                        const int32_t n = quarter * HELD_V + i, next = n + HELD_V;
+                        if (n >= n0 && n < n1) {
+                                if (own && own_in / TILE == n / 2) {
+                                        const bool none = __shfl_sync(~0u, slots, n / 2) == UINT32_MAX;
+#pragma unroll
+                                        for (int h = 0; h < 4; h++)
+                                                if (none || n * 16 + 2 * (int32_t)t + (h & 1) + (h >> 1) * 8 == own_in)
+                                                        v[i][h].load(own_v + v_at, v_in);
+                                }
+                                __syncwarp();
+                                const uint2 p = weights[n * 32 + (int32_t)lane];
+                                uint4 x[4];
 #pragma unroll
                                 for (int h = 0; h < 4; h++)
-                                        if (none || (n + i) * 16 + 2 * (int32_t)t + (h & 1) + (h >> 1) * 8 == own_in)
-                                                v[i][h].load(own_v + (warp * 2 + (g >> 2)) * raw::STEP, v_in);
-                        }
-                        __syncwarp();
-                        const uint2 p = weights[(n + i) * 32 + (int32_t)lane];
-                        uint4 x[4];
+                                        x[h] = v[i][h].get(v_in);
 #pragma unroll
-                        for (int h = 0; h < 4; h++)
-                                x[h] = v[i][h].get(v_in);
-#pragma unroll
-                        for (int j = 0; j < 4; j++) {
-                                const uint32_t f[4] = {v_pair(x[0], x[1], 2 * j), v_pair(x[0], x[1], 2 * j + 1), v_pair(x[2], x[3], 2 * j),
-                                                       v_pair(x[2], x[3], 2 * j + 1)};
-                                mma_att(o[j], f, p.x, p.y);
+                                for (int j = 0; j < 4; j++) {
+                                        const uint32_t f[4] = {v_pair(x[0], x[1], 2 * j), v_pair(x[0], x[1], 2 * j + 1), v_pair(x[2], x[3], 2 * j),
+                                                               v_pair(x[2], x[3], 2 * j + 1)};
+                                        mma_att(o[j], f, p.x, p.y);
+                                }
                         }
-                        if (n + i + HELD_V < n1)
-                                load_v(i, n + i + HELD_V);
+                        if (quarter + 1 < quarter1 && next >= n0 && next < n1)
+                                load_v(i, next);
+                }
+                if (bits < 2 && quarter % 2 == 0) { /* the next one is the warp's, too */
+#pragma unroll
+                        for (int j = 0; j < 4; j++)
+#pragma unroll
+                                for (int e = 0; e < 4; e++)
+                                        even[j][e] = o[j][e];
+                        continue;
                 }
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-                if (2 * t + e < n_q)
+                for (int j = 0; j < 4; j++)
 #pragma unroll
-                        for (int j = 0; j < 4; j += 2)
-                                *(float4 *)(heads + (2 * t + e) * S::HEAD + 64 * warp + 8 * g + 2 * j) =
-                                        make_float4(o[j][e], o[j][2 + e], o[j + 1][e], o[j + 1][2 + e]);
-        __syncwarp();
+                        for (int e = 0; e < 4; e++)
+                                o[j][e] = bits < 2 ? __fadd_rn(even[j][e], o[j][e]) : o[j][e];
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                        if (2 * t + e < n_q)
+#pragma unroll
+                                for (int j = 0; j < 4; j += 2) {
+                                        float4 *to_sum = (float4 *)(heads + (piece * ATT_ROWS + 2 * t + e) * sum_row + 64 * col64 + 8 * g + 2 * j);
+                                        float4 x = make_float4(o[j][e], o[j][2 + e], o[j + 1][e], o[j + 1][2 + e]);
+                                        if (quarter - quarter0 == 3) { /* this lane's own of the first two */
+                                                const float4 y = *to_sum;
+                                                x = make_float4(__fadd_rn(y.x, x.x), __fadd_rn(y.y, x.y), __fadd_rn(y.z, x.z), __fadd_rn(y.w, x.w));
+                                        }
+                                        *to_sum = x;
+                                }
+        }
+        asm volatile("cp.async.wait_all;" : : : "memory"); /* what was copied for L2's sake came long ago, but no thread may end before */
+        __syncthreads();
 
         /*
-         * A lane has two of the warp's columns of each head. The merge of the splits works with natural exponents; where there is
+         * A warp has 64 columns of a head at a time, a lane two. The merge of the splits works with natural exponents; where there is
          * one split, what the merge would do is done here.
          */
         const bool whole = s1 - s0 == 1;
         float *part = a.part + ((size_t)blockIdx.z * a.n_head + head0) * a.n_split * (DV + 2);
-        const uint32_t c = 64 * warp + 2 * lane;
 #pragma unroll 1
-        for (uint32_t h = 0; h < n_q; h++) {
-                const float2 sum = *(const float2 *)(heads + h * S::HEAD + c);
+        for (uint32_t i = warp; i < n_q * per; i += S::WARPS) {
+                const uint32_t h = i >> (3 - bits), in = (i & (per - 1)) * 64 + 2 * lane, c = slice * per * 64 + in;
+                auto piece_of = [&](uint32_t n) { return *(const float2 *)(heads + (n * ATT_ROWS + h) * sum_row + in); };
+                auto both_of = [&](uint32_t n) {
+                        const float2 x = piece_of(n), y = piece_of(n + 1);
+                        return make_float2(__fadd_rn(x.x, y.x), __fadd_rn(x.y, y.y));
+                };
+                float2 sum = bits ? both_of(0) : piece_of(0);
+                if (bits == 2) {
+                        const float2 y = both_of(2);
+                        sum = make_float2(__fadd_rn(sum.x, y.x), __fadd_rn(sum.y, y.y));
+                }
                 const float m = __fmul_rn(top_of(h), 0.6931471805599453f);
                 float l = 0;
 #pragma unroll
@@ -302,7 +359,7 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
                 } else {
                         float *to_part = part + (size_t)h * a.n_split * (DV + 2);
                         *(float2 *)(to_part + 2 * a.n_split + (size_t)split * DV + c) = sum;
-                        if (c == 0)
+                        if (in == 0) /* the same bits by each slice: its merge waits for no other one */
                                 ((float2 *)to_part)[split] = make_float2(m, l);
                 }
         }
@@ -314,17 +371,26 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
                 __syncthreads();
                 if (!ended_last)
                         return;
-                att_d_merge<DV, S::WARPS, 2>(a, part, row, head0, n_q, s0, s1);
+                att_d_merge<DV, S::WARPS, 2>(a, part, row, head0, n_q, s0, s1, slice * per * 64, per / 2);
         }
         if (a.merge_image && row < a.img.n_d && blockIdx.x == gridDim.x - 1)
                 att_d_image_end(a, row, a.n_head * DV);
 }
 
-/* Rows of role D from a.row0 on. */
+/*
+ * Rows of role D from a.row0 on. Slices: as many as find a multiprocessor each, and two where one block would merge a row's many
+ * splits longer than they take.
+ */
 template <int DK, int DV, int T> static int att_wide_run(struct cuda_dev *d, const attn_args &a, uint32_t rows) {
         typedef att_wide<DK, DV, T> S;
-        const dim3 grid(a.kv.n_head_kv * DIV_ROUND_UP(a.n_head / a.kv.n_head_kv, (uint32_t)ATT_ROWS), a.n_split, rows);
+        const uint32_t parts = a.kv.n_head_kv * DIV_ROUND_UP(a.n_head / a.kv.n_head_kv, (uint32_t)ATT_ROWS);
+        const size_t blocks = (size_t)parts * rows;
+        attn_args sliced = a;
 
+        while (sliced.slice_bits < 2 && (blocks << (sliced.slice_bits + 1)) * a.n_split <= d->n_sm)
+                sliced.slice_bits++;
+        if (sliced.slice_bits == 0 && a.n_split >= 64 * rows && 2 * blocks <= CUDA_ENDED)
+                sliced.slice_bits = 1;
         static_assert(S::BYTES + 16 <= 48 << 10, "more than every launch may have");
-        return launch(d, "attention (role D)", att_wide_kernel<DK, DV, T>, grid, S::THREADS, S::BYTES, a);
+        return launch(d, "attention (role D)", att_wide_kernel<DK, DV, T>, dim3(parts << sliced.slice_bits, a.n_split, rows), S::THREADS, S::BYTES, sliced);
 }

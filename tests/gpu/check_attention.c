@@ -320,6 +320,7 @@ static const struct attn deep[] = {
         { .name = "gate", .n_head = 4, .n_head_kv = 2, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .gate = true, .qk_norm = true },
         { .name = "window", .n_head = 4, .n_head_kv = 1, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 1000, .softcap = 5 },
         { .name = "wide, 8 heads of 1", .n_head = 8, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES, .qk_norm = true, .v_norm = true },
+        { .name = "wide, 16 heads of 2", .n_head = 16, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES, .sinks = true },
         { .name = "wide, window", .n_head = 8, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_HALVES, .window = 1000, .sinks = true },
         { .name = "wide, gate", .n_head = 4, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_Q4_0, .rope = K_ROPE_HALVES, .gate = true, .limit = 0.12 },
         { .name = "latent", .n_head = 9, .n_head_kv = 1, .dk = 576, .dv = 512, .kv = K_F16, .rope = K_ROPE_ADJACENT, .mla = true },
@@ -327,7 +328,10 @@ static const struct attn deep[] = {
         { .name = "96", .n_head = 6, .n_head_kv = 2, .dk = 96, .dv = 96, .kv = K_BF16, .rope = K_ROPE_HALVES },
 };
 
-/* Far ends of sequences: nearly all their splits; the last positions of a split and of a tile, and the first ones of the next. */
+/*
+ * Far ends of sequences: nearly all their splits; the last positions of a split and of a tile, and the first ones of the next. Wide
+ * heads have as many slices as a card has room for: alone 4 with one KV head and 2 with two, in company 1.
+ */
 static void check_deep(struct rig *r, const struct attn *t) {
         const uint32_t seq[] = { 0, 0, 0, 0, 1, 1, 2 };
         const int32_t pos[] = { 4862, 4863, 4864, 4865, 1087, 1088, 5119 };
