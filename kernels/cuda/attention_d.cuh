@@ -39,6 +39,7 @@ template <int D, int T> struct att_d {
         static constexpr bool V_SHARED = D <= 128 && T == K_F16;
         static constexpr bool L2 = !V_SHARED && T == K_F16;                      /* pages are asked for in L2, see page_to_l2() */
         static constexpr uint32_t WARPS = CUDA_SPLIT / TILE, THREADS = WARPS * 32;
+        static constexpr uint32_t PIECES = D == 256 ? 4 : 1, AHEAD = D == 256 ? 8 : 16; /* of the merge: four warps have eight heads */
         static constexpr uint32_t HEAD = D + 4;     /* floats of a head in shared memory */
         static constexpr uint32_t OWN = 2 * D;      /* bytes of a head's K or V, at most */
         static constexpr uint32_t V_ROW = OWN + 16; /* of a token of V: eight of them meet all banks */
@@ -163,12 +164,11 @@ static __device__ __forceinline__ bool att_d_ended(const attn_args &a, uint32_t 
 
 /*
  * Splits [s0, s1) of the block's heads, in order: a warp has PIECES times 64 columns of a head, a lane two of each; of a head there
- * are per such pieces, from column c0 on.
+ * are per such pieces, from column c0 on. AHEAD splits are asked for before the first is needed.
  */
-template <int D, uint32_t WARPS, uint32_t PIECES = 1>
+template <int D, uint32_t WARPS, uint32_t PIECES = 1, uint32_t AHEAD = 16>
 static __device__ __forceinline__ void att_d_merge(const attn_args &a, const float *part, uint32_t row, uint32_t head0, uint32_t n_q, uint32_t s0, uint32_t s1,
                                                    uint32_t c0 = 0, uint32_t per = D / 64 / PIECES) {
-        constexpr uint32_t AHEAD = 16;
         const uint32_t lane = threadIdx.x & 31;
 #pragma unroll 1
         for (uint32_t i = threadIdx.x / 32; i < n_q * per; i += WARPS) {
@@ -618,7 +618,7 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                 __syncthreads();
                 if (!ended_last)
                         return;
-                att_d_merge<D, S::WARPS>(a, part, row, head0, n_q, s0, s1);
+                att_d_merge<D, S::WARPS, S::PIECES, S::AHEAD>(a, part, row, head0, n_q, s0, s1);
         }
         if (a.merge_image && row < a.img.n_d && blockIdx.x == gridDim.x - 1)
                 att_d_image_end(a, row, a.n_head * D);
