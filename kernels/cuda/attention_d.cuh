@@ -43,7 +43,7 @@ template <int D, int T> struct att_d {
         static constexpr uint32_t HEAD = D + 4;     /* floats of a head in shared memory */
         static constexpr uint32_t OWN = 2 * D;      /* bytes of a head's K or V, at most */
         static constexpr uint32_t V_ROW = OWN + 16; /* of a token of V: eight of them meet all banks */
-        static constexpr uint32_t L2_BYTES = 16 * 32 * (D / 128) * (2 * (GROUPS / 2) - 1); /* what a warp's pieces of pages take */
+        static constexpr uint32_t L2_BYTES = 16 * 32 * (D / 128) * GROUPS; /* what a warp's pieces of pages take */
         /* Shared memory, in bytes from its start. At its end each warp's V or pieces, and in their place, later, its sums. */
         static constexpr uint32_t TURNS_AT = 0, NORMS_AT = D * 4, OWN_AT = NORMS_AT + 2 * D * 4, HEADS_AT = OWN_AT + 2 * OWN,
                                   ENDS_AT = HEADS_AT + (ATT_ROWS + 2) * HEAD * 4, SINKS_AT = ENDS_AT + WARPS * ATT_ROWS * 8,
@@ -307,8 +307,6 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
         const bool joined = a.joined;
 
         pdl_next();
-        if (!joined)
-                pdl_wait();
         /* The step's own data and what earlier steps wrote are there before a step's second kernel begins. */
         const uint32_t seq = a.b.seq[row];
         const int32_t pos = a.b.pos[row], hi = (a.causal ? pos : a.b.seq_last[seq]) + 1, lo = a.window ? max(0, pos - (int32_t)a.window + 1) : 0;
@@ -349,6 +347,21 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                                         v[i % HELD_V][c][h].load_page(p + 2 * c * raw::STEP, v_in);
                         }
         };
+        if (S::L2 && some) { /* the step may be writing some of it: nobody reads the copies */
+                uint8_t *piece = tile_v + lane * 16;
+#pragma unroll
+                for (int i = 0; i < G / 2; i++) {
+                        const uint32_t r = row_of((int32_t)lane + 32 * i);
+#pragma unroll
+                        for (int c = 0; c < D / 128; c++) {
+                                page_to_l2((const uint8_t *)a.kv.k + kvh * (D * 2) + (size_t)r * k_bytes + c * 256, piece);
+                                page_to_l2((const uint8_t *)a.kv.v + kvh * (D * 2) + (size_t)r * v_bytes + c * 256, piece + 32 * 16);
+                                piece += 2 * 32 * 16;
+                        }
+                }
+        }
+        if (!joined)
+                pdl_wait();
 #pragma unroll
         for (int i = 0; i < HELD; i++)
                 load_k(i);
@@ -360,21 +373,6 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                                 const uint32_t in = i + lane / PER, at = lane % PER * 16;
                                 page_to_shared(tile_v + in * S::V_ROW + at, v_from + (size_t)row_of((int32_t)in) * v_bytes + at);
                         }
-        } else if (S::L2 && some) {
-                uint8_t *piece = tile_v + lane * 16;
-#pragma unroll
-                for (int i = 0; i < G / 2; i++) {
-                        const uint32_t r = row_of((int32_t)lane + 32 * i);
-#pragma unroll
-                        for (int c = 0; c < D / 128; c++) {
-                                page_to_l2((const uint8_t *)a.kv.v + kvh * (D * 2) + (size_t)r * v_bytes + c * 256, piece);
-                                piece += 32 * 16;
-                                if (i > 0) { /* the first groups of K are loaded */
-                                        page_to_l2((const uint8_t *)a.kv.k + kvh * (D * 2) + (size_t)r * k_bytes + c * 256, piece);
-                                        piece += 32 * 16;
-                                }
-                        }
-                }
         }
         if (tid < n_q)
                 sinks[tid] = a.sinks ? a.sinks[head0 + tid] : -INFINITY;
