@@ -36,9 +36,15 @@ template <int DK, int DV, int T> struct att_wide {
                                   Q_AT = HEADS_AT + (ATT_ROWS + 2) * HEAD * 4, WEIGHTS_AT = Q_AT + ATT_ROWS * Q_ROW,
                                   TOPS_AT = WEIGHTS_AT + GROUPS * 32 * 8, DENS_AT = TOPS_AT + WARPS * ATT_ROWS * 4,
                                   SINKS_AT = DENS_AT + WARPS * ATT_ROWS * 4, ENDS_AT = SINKS_AT + ATT_ROWS * 4;
-        /* What is only copied to come to L2: a place for each thread, where keys hold the values in what joined blocks have. */
-        static constexpr uint32_t SCRAP_AT = DK != DV ? TURNS_AT : ENDS_AT, BYTES = DK != DV ? ENDS_AT : ENDS_AT + THREADS * 16;
-        static_assert(DK == DV || THREADS * 16 <= HEADS_AT, "the places of a joined block");
+        /*
+         * What is only copied to come to L2 has a word for each copy of each thread: K behind the rest, V where the weights will be; where
+         * keys hold the values, in what joined blocks have.
+         */
+        static constexpr uint32_t K_HEAD = DK / 32 * kv_raw<T>::STEP, V_HEAD = DV / 32 * kv_raw<T>::STEP; /* bytes of a head in a row */
+        static constexpr uint32_t K_COPIES = (K_HEAD + 255) / 256, V_COPIES = DK != DV ? 0 : (V_HEAD + 255) / 256;
+        static constexpr uint32_t SCRAP_AT = DK != DV ? TURNS_AT : ENDS_AT, BYTES = DK != DV ? ENDS_AT : ENDS_AT + THREADS * K_COPIES * 4;
+        static_assert(DK == DV || THREADS * K_COPIES * 4 <= HEADS_AT, "the places of a joined block");
+        static_assert(THREADS * V_COPIES * 4 <= GROUPS * 32 * 8, "the weights' place");
         static_assert(TILE == 32 && WARPS >= ATT_ROWS && WARPS == 8, "a lane a token, a warp a head, slices are powers of two");
         /* Of a slice's sums, in place of the queries: [pieces of the tokens, as many as slices][head][its columns]. */
         static constexpr __host__ __device__ uint32_t sum_row(uint32_t bits) { return (DV >> bits) + 4; }
@@ -51,7 +57,7 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         typedef kv_raw<T> raw;
         constexpr bool V_IN_K = DK != DV;
         constexpr int HELD = S::HELD, HELD_V = S::HELD_V, STEPS = S::STEPS, TILE = S::TILE;
-        constexpr uint32_t K_HEAD = DK / 32 * raw::STEP, V_HEAD = V_IN_K ? K_HEAD : DV / 32 * raw::STEP; /* bytes of a head in a row */
+        constexpr uint32_t K_HEAD = S::K_HEAD, V_HEAD = V_IN_K ? K_HEAD : S::V_HEAD;
         extern __shared__ __align__(16) uint8_t sm[];
         __shared__ uint32_t ended_last;
         const uint32_t tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
@@ -115,13 +121,14 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         if (some) { /* the split comes to L2, of K to each slice its share. The step may be writing some of it: nobody reads the copies */
                 const uint32_t bits = a.slice_bits, slice = slice_of(bits);
                 const size_t r = row_of(slot, at, (int32_t)lane);
-                auto ask = [&](const uint8_t *p) { page_to_l2((const uint8_t *)((uintptr_t)p & ~(uintptr_t)15), sm + S::SCRAP_AT + tid * 16); };
-                for (uint32_t c = slice * 256; c < K_HEAD; c += 256u << bits)
-                        ask(k_head + r * k_bytes + c);
+                uint8_t *word = sm + S::SCRAP_AT + tid * 4;
+                for (uint32_t c = slice * 256; c < K_HEAD; c += 256u << bits, word += S::THREADS * 4)
+                        page_word_to_l2(k_head + r * k_bytes + c, word);
                 if constexpr (!V_IN_K) {
                         const uint8_t *p = v_head + r * v_bytes + slice * (V_HEAD >> bits);
-                        for (uint32_t c = 0; c < V_HEAD >> bits; c += 256)
-                                ask(p + c);
+                        word = sm + S::WEIGHTS_AT + tid * 4;
+                        for (uint32_t c = 0; c < V_HEAD >> bits; c += 256, word += S::THREADS * 4)
+                                page_word_to_l2(p + c, word);
                 }
         }
         if (!joined)
@@ -230,6 +237,7 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
                 if (g == 0)
                         tops[warp * ATT_ROWS + 2 * t + e] = top[e];
         }
+        asm volatile("cp.async.wait_all;" : : : "memory"); /* what was copied for L2's sake came long ago; the weights take some of its place */
         __syncthreads();
         auto top_of = [&](uint32_t h) { /* of the split */
                 float m = -INFINITY;
@@ -322,7 +330,6 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
                                         *to_sum = x;
                                 }
         }
-        asm volatile("cp.async.wait_all;" : : : "memory"); /* what was copied for L2's sake came long ago, but no thread may end before */
         __syncthreads();
 
         /*
