@@ -5,7 +5,7 @@
  * order-preserving integer keys. Ties go to the lowest index, NaN comes last; in a
  * softmax a difference that is no number counts as the least, as on the CPU.
  *
- * moe_route_kernel also makes the logits: a block has one expert and four rows;
+ * moe_route_kernel also makes the logits: a block has one expert and one row, or four;
  * the block that ends last among those of its rows chooses. Its counter goes
  * back to 0 by itself, so nothing is cleared between launches. The norm of one row
  * can be made by every block for itself (moe_route_norm_kernel).
@@ -200,12 +200,17 @@ static __device__ __forceinline__ void route_end(const moe_route &a, const route
                             sm + MOE_ROUTE_ROWS * a.n_expert + warp * MAX_GROUP);
 }
 
-template <int PER> __global__ void __launch_bounds__(ROUTE_THREADS) moe_route_kernel(const moe_route a, const route_product p) {
+/*
+ * ROWS: 1, or MOE_ROUTE_ROWS, whose columns a thread asks for at once, since each time there and back takes as long as all the
+ * rest; half as many of each, for registers. The order of a row's sum is the same.
+ */
+template <int PER, int ROWS> __global__ void __launch_bounds__(ROUTE_THREADS) moe_route_kernel(const moe_route a, const route_product p) {
+        constexpr int X = ROWS == 1 ? ROUTE_V : ROUTE_V / 2;
         extern __shared__ float sm[];
-        const uint32_t e = blockIdx.x, row0 = blockIdx.y * MOE_ROUTE_ROWS, n4 = p.cols / 4, rows = min((uint32_t)MOE_ROUTE_ROWS, a.n - row0);
+        const uint32_t e = blockIdx.x, row0 = blockIdx.y * ROWS, n4 = p.cols / 4, rows = min((uint32_t)ROWS, a.n - row0);
         const float4 *w = (const float4 *)(p.w + (size_t)e * p.cols);
         float4 wv[ROUTE_V];
-        float s[MOE_ROUTE_ROWS] = {};
+        float s[ROWS] = {};
 
         pdl_next();
 #pragma unroll
@@ -222,22 +227,25 @@ template <int PER> __global__ void __launch_bounds__(ROUTE_THREADS) moe_route_ke
                                 wv[i] = c < n4 ? w[c] : make_float4(0, 0, 0, 0);
                         }
 #pragma unroll
-                for (int r = 0; r < MOE_ROUTE_ROWS; r++) {
-                        if (r >= rows)
+                for (int i0 = 0; i0 < ROUTE_V; i0 += X) {
+                        float4 xv[ROWS][X];
+                        if (c0 + i0 * ROUTE_THREADS >= n4)
                                 break;
-                        const float4 *x = (const float4 *)(p.x + (size_t)(row0 + r) * p.cols);
-                        float4 xv[ROUTE_V];
 #pragma unroll
-                        for (int i = 0; i < ROUTE_V; i++) {
-                                const uint32_t c = c0 + i * ROUTE_THREADS + threadIdx.x;
-                                xv[i] = c < n4 ? x[c] : make_float4(0, 0, 0, 0);
-                        }
+                        for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                        for (int i = 0; i < ROUTE_V; i++)
-                                s[r] = route_four(wv[i], xv[i], s[r]);
+                                for (int i = 0; i < X; i++) {
+                                        const uint32_t c = c0 + (i0 + i) * ROUTE_THREADS + threadIdx.x;
+                                        xv[r][i] = c < n4 && r < rows ? ((const float4 *)(p.x + (size_t)(row0 + r) * p.cols))[c] : make_float4(0, 0, 0, 0);
+                                }
+#pragma unroll
+                        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                                for (int i = 0; i < X; i++)
+                                        s[r] = route_four(wv[i0 + i], xv[r][i], s[r]);
                 }
         }
-        route_end<PER, MOE_ROUTE_ROWS>(a, p, s, row0, rows, sm);
+        route_end<PER, ROWS>(a, p, s, row0, rows, sm);
 }
 
 /*
@@ -346,7 +354,10 @@ template <int PER> static int route_run(struct cuda_dev *d, const moe_route &a, 
         if (norm)
                 return launch(d, "router, norm", moe_route_norm_kernel<PER>, a.n_expert + 1, ROUTE_THREADS, MAX(2 * norm->cols * sizeof(float), route_smem(a)), a,
                               p, *norm);
-        return launch(d, "router", moe_route_kernel<PER>, dim3(a.n_expert, DIV_ROUND_UP(a.n, (uint32_t)MOE_ROUTE_ROWS)), ROUTE_THREADS, route_smem(a), a, p);
+        if (a.n == 1)
+                return launch(d, "router, 1 row", moe_route_kernel<PER, 1>, a.n_expert, ROUTE_THREADS, route_smem(a), a, p);
+        return launch(d, "router", moe_route_kernel<PER, MOE_ROUTE_ROWS>, dim3(a.n_expert, DIV_ROUND_UP(a.n, (uint32_t)MOE_ROUTE_ROWS)), ROUTE_THREADS,
+                      route_smem(a), a, p);
 }
 
 int cuda_moe_choose(struct cuda_dev *d, const moe_route &a) {

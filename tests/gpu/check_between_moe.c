@@ -14,7 +14,7 @@
 
 #include "base/types.h"
 
-enum { ROWS = 3, IN = 256, USED = 4, AGAIN = 40 };
+enum { ROWS = 6, FEW = 3 /* rows whose experts' results are summed where they are made */, IN = 256, USED = 4, AGAIN = 40 };
 
 struct chain {
         uint32_t d, ff, experts, groups;
@@ -75,7 +75,7 @@ static void chain_free(struct rig *r, struct chain *c) {
 
 /* The ops of rows [row, row + n). apart: norms of forms that nobody shares, with the same values. */
 static int ops_of(struct k_dev *d, const struct k_batch *b, struct chain *c, uint32_t row, uint32_t n, bool apart) {
-        static const uint32_t rows[ROWS] = { 0, 1, 2 };
+        static const uint32_t rows[ROWS] = { 0, 1, 2, 3, 4, 5 };
         struct k_act in = c->in.g, x = c->x.g, h = c->h.g, h2 = c->h2.g, y = { .f = c->y.g, .cols = c->d };
         struct k_linear_args first = { .x = &in, .n_out = 1, .n_rows = n, .n_d = n }, router = { .x = &h, .n_out = 1, .n_rows = n, .n_d = n };
         struct k_linear_args again = { .x = &h2, .n_out = 1, .n_rows = n, .n_d = n };
@@ -150,21 +150,26 @@ static float *chain_run(struct rig *r, struct chain *c, bool apart, uint32_t fir
 static void case_of(struct rig *r, enum k_type t, uint32_t d, uint32_t ff, uint32_t experts, uint32_t groups, enum k_norm kind, float scale, bool bad) {
         struct chain c = { .d = d, .ff = ff, .experts = experts, .groups = groups, .kind = kind, .scale = scale };
         char what[120];
-        size_t n[3], at = 0;
+        size_t n[4], at = 0;
 
         if (!mine(r, t))
                 return;
         chain_new(r, &c, t, bad);
         snprintf(what, sizeof(what), "%u experts %s, %u -> %u%s, between norms %d%s", experts, k_type_name(t), d, ff, groups ? ", groups" : "", (int)kind, bad ? ", no numbers" : "");
-        float *apart = chain_run(r, &c, true, 1, 1, &n[0]), *joined = chain_run(r, &c, false, 1, 1, &n[1]), *among = chain_run(r, &c, false, 0, ROWS, &n[2]);
+        float *apart = chain_run(r, &c, true, 1, 1, &n[0]), *joined = chain_run(r, &c, false, 1, 1, &n[1]), *few = chain_run(r, &c, false, 0, FEW, &n[2]);
+        float *among = chain_run(r, &c, false, 0, ROWS, &n[3]), *among_apart = chain_run(r, &c, true, 0, ROWS, &n[3]);
         while (at < n[0] && memcmp(apart + at, joined + at, sizeof(float)) == 0)
                 at++;
         expect(r, n[0] == n[1] && at == n[0], "%s: as apart (%zu of %zu: %.9g, %.9g)", what, at, n[0], at < n[0] ? (double)apart[at] : 0,
                at < n[0] ? (double)joined[at] : 0);
-        expect(r, n[0] == n[2] && memcmp(apart, among, n[0] * sizeof(float)) == 0, "%s: as among others", what);
+        expect(r, n[0] == n[2] && memcmp(apart, few, n[0] * sizeof(float)) == 0, "%s: as among few others", what);
+        expect(r, n[0] == n[3] && memcmp(apart, among, n[0] * sizeof(float)) == 0, "%s: as among others", what);
+        expect(r, n[0] == n[3] && memcmp(apart, among_apart, n[0] * sizeof(float)) == 0, "%s: as among others, apart", what);
         free(apart);
         free(joined);
+        free(few);
         free(among);
+        free(among_apart);
         chain_free(r, &c);
 }
 

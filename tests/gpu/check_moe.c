@@ -35,6 +35,22 @@ static struct k_moe_args args_of(const struct moe *t, bool gpu, const struct mat
         return a;
 }
 
+/*
+ * Logits by which 23 rows go to one of the experts 0 .. 4 and one of 5 .. 9 each, and each five have 1, 2, 3, 8 and 9 rows, in
+ * no order.
+ */
+static void mix(float *logits, uint32_t n_expert, uint32_t n) {
+        static const uint8_t rows[] = { 1, 2, 3, 8, 9 };
+
+        for (uint32_t rank = 0; rank < 2; rank++)
+                for (uint32_t i = 0; i < n; i++) {
+                        uint32_t e = 0, at = i * (rank ? 9 : 7) % 23;
+                        while (at >= rows[e])
+                                at -= rows[e++];
+                        logits[i * n_expert + rank * 5 + e] += 10;
+                }
+}
+
 static void run(struct rig *r, const struct moe *t, const struct matrix *gate, const struct matrix *up, const struct matrix *down,
                 struct pair bias, struct acts *x, struct pair route, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d, bool cpu) {
         for (int side = cpu ? 0 : 1; side < 2; side++) {
@@ -56,7 +72,7 @@ static void run(struct rig *r, const struct moe *t, const struct matrix *gate, c
         }
 }
 
-static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
+static void moe_case(struct rig *r, const struct moe *t, uint32_t n, bool mixed) {
         struct matrix gate, up, down;
 
         if (!mine(r, t->t))
@@ -64,14 +80,16 @@ static void moe_case(struct rig *r, const struct moe *t, uint32_t n) {
         float *hx = random_floats((size_t)n * t->d, 3), *hr = random_floats((size_t)n * t->n_expert, 4), *hb = random_floats(65536, 5);
         char what[140];
 
+        if (mixed)
+                mix(hr, t->n_expert, n);
         if ((!t->fused && matrix_new(r, t->t, t->ff, t->d, t->n_expert, false, 1, &gate) < 0) ||
             matrix_new(r, t->t, t->fused ? 2 * t->ff : t->ff, t->d, t->n_expert, false, 2, &up) < 0 ||
             matrix_new(r, t->t, t->d, t->ff, t->n_expert, false, 3, &down) < 0)
                 exit(70); /* no such matrix: a case is wrong */
         struct pair bias = both(r, hb, 65536 * 4), route = both(r, hr, (size_t)n * t->n_expert * 4), y = both_poison(r, (size_t)n * t->d);
         struct acts x = acts_new(r, hx, n, t->d);
-        snprintf(what, sizeof(what), "moe %s, %u of %u, %u -> %u, gating %d%s%s%s, n %u", k_type_name(t->t), t->n_used, t->n_expert, t->d, t->ff,
-                 (int)t->gating, t->fused ? ", fused" : "", t->bias ? ", bias" : "", t->groups ? ", groups" : "", n);
+        snprintf(what, sizeof(what), "moe %s, %u of %u, %u -> %u, gating %d%s%s%s%s, n %u", k_type_name(t->t), t->n_used, t->n_expert, t->d, t->ff,
+                 (int)t->gating, t->fused ? ", fused" : "", t->bias ? ", bias" : "", t->groups ? ", groups" : "", mixed ? ", mixed" : "", n);
         bool f32 = r->exact || t->t == K_F32;
         run(r, t, &gate, &up, &down, bias, &x, route, y, 0, n, 0, true);
         compare(r, what, y, n, t->d, t->d, f32 ? 5e-6 : 3e-3);
@@ -342,9 +360,9 @@ void check_moe(struct rig *r) {
                 { K_Q8_0, 300, 8, 64, 32, K_GATE_SIGMOID, false, false, true, true, 4, K_GLU_SILU },
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-                moe_case(r, &cases[i], 1);
-                moe_case(r, &cases[i], 3);
-                moe_case(r, &cases[i], r->tiny ? 6 : 23);
+                moe_case(r, &cases[i], 1, false);
+                moe_case(r, &cases[i], 3, false);
+                moe_case(r, &cases[i], r->tiny ? 6 : 23, false);
         }
         for (size_t i = 0; i < sizeof(wild) / sizeof(*wild); i++)
                 wild_case(r, &wild[i]);
@@ -352,16 +370,26 @@ void check_moe(struct rig *r) {
                 router_case(r, &routed[i], 1, 1);
                 router_case(r, &routed[i], 9, 6);
         }
+        /* Experts of one row, of two, and of more than a job has, in one launch: one tile a part of a row and two, image blocks behind the last. */
+        static const struct moe mixed[] = {
+                { K_Q4_K, 10, 2, 1280, 768, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_MXFP4, 10, 2, 2304, 544, K_GATE_SOFTMAX_TOPK, false, true, false, false, 0, K_GLU_SWIGLU_OAI },
+                { K_Q8_0, 11, 2, 320, 96, K_GATE_SOFTMAX, true, true, false, true, 0, K_GLU_SILU },
+                { K_Q2_K, 10, 2, 512, 1280, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_Q6_K, 10, 2, 768, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+        };
+        for (size_t i = 0; i < sizeof(mixed) / sizeof(*mixed); i++)
+                moe_case(r, &mixed[i], r->tiny ? 6 : 23, true);
         /* As many as there may be. */
         static const struct moe many = { K_Q8_0, 1024, 8, 32, 32, K_GATE_SIGMOID, false, false, true, true, 8, K_GLU_SILU };
         if (!r->tiny) {
-                moe_case(r, &many, 1);
-                moe_case(r, &many, 23);
+                moe_case(r, &many, 1, false);
+                moe_case(r, &many, 23, false);
         }
         /* An expert larger than the room in which it is decoded. */
         static const struct moe large = { K_Q4_0, 2, 1, 8192, 4384, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
         if (!r->tiny)
-                moe_case(r, &large, 5);
+                moe_case(r, &large, 5, false);
         if (!r->exact) {
                 twins_case(r, K_MXFP4, 96, r->tiny ? 160 : 992, r->tiny ? 6 : 300);
                 twins_case(r, K_Q4_K, 512, 256, r->tiny ? 6 : 200);
