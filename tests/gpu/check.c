@@ -277,7 +277,7 @@ static int check_fault(struct rig *r) {
 }
 
 int main(int argc, char **argv) {
-        struct k_cpu_options oc = { .isa = K_ISA_AUTO, .exact = true };
+        struct k_cpu_options oc = { .isa = K_ISA_AUTO, .exact = true }, oi = { .isa = K_ISA_AUTO };
         struct rig r = { 0 };
         const char *part = NULL;
         bool device_only = false;
@@ -321,9 +321,10 @@ int main(int argc, char **argv) {
         }
         if (fault)
                 return check_fault(&r);
-        if (k_cpu_open(&oc, &r.cpu) < 0)
+        if (k_cpu_open(&oc, &r.cpu) < 0 || k_cpu_open(&oi, &r.int8) < 0)
                 return 70;
-        if (r.cpu->ops->reserve(r.cpu, 512, 16384, 64, 4096) < 0 || r.gpu->ops->reserve(r.gpu, 512, 16384, 64, 4096) < 0) {
+        if (r.cpu->ops->reserve(r.cpu, 512, 16384, 64, 4096) < 0 || r.int8->ops->reserve(r.int8, 512, 16384, 64, 4096) < 0 ||
+            r.gpu->ops->reserve(r.gpu, 512, 16384, 64, 4096) < 0) {
                 printf("FAIL  reserve: %s\n", r.gpu->ops->last_error(r.gpu));
                 return 1;
         }
@@ -347,5 +348,6 @@ int main(int argc, char **argv) {
         printf("%u passed, %u failed, 0 skipped\n", r.passed, r.failed);
         r.gpu->ops->close(r.gpu);
         r.cpu->ops->close(r.cpu);
+        r.int8->ops->close(r.int8);
         return r.failed ? 1 : 0;
 }
