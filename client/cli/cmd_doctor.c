@@ -84,8 +84,8 @@ static void on_status(void *ud, hearth_call *call, const struct hearth_result *r
                             "it failed; restarted %u times%s%s", st->worker_restarts, *st->worker_end ? "; the last one " : "", st->worker_end);
         else if (st->worker_restarts)
                 doctor_tell(d, FINDING_NOTE, "worker", "the daemon's log says why: journalctl -u hearthd (--user), or hearthd.log beside the socket",
-                            "%s on %s; it ended and was replaced %u times%s%s", st->worker, st->device, st->worker_restarts,
-                            *st->worker_end ? "; the last one " : "", st->worker_end);
+                            "%s%s%s; it ended and was replaced %u times%s%s", st->worker, *st->device ? " on " : "", st->device,
+                            st->worker_restarts, *st->worker_end ? "; the last one " : "", st->worker_end);
         else
                 doctor_tell(d, FINDING_GOOD, "worker", "", "%s%s%s", *st->worker ? st->worker : "unknown", *st->device ? " on " : "", st->device);
         cli_human_bytes(st->host_bytes, used);

@@ -393,16 +393,18 @@ def a_costly_grammar_slows_nobody():
         ask = dict(model="tiny", prompt="the", temperature=1.0, seed=5, **NO_END)
         want = c.generate(grammar=cheap, max_tokens=6, **ask)[1]
         assert c.generate(grammar=costly, max_tokens=6, **ask)[1] == want, "the mask depends on who computes it"
-        i = other.start("generate", {"grammar": costly, "max_tokens": 300, **ask})
+        i = other.start("generate", {"grammar": costly, "max_tokens": 850, **ask})
         for _, m, _ in other.events(i):
             if m == "tokens":
                 break
-        plain = c.generate(model="tiny", prompt="a cat", max_tokens=200, **NO_END)[2]
-        assert plain["n_generated"] == 200
-        held = next(r for r in c.call("ps")["requests"] if r["model"] == "tiny")
-        # Made in the engine's thread, each would have held up one of the others' steps: then the two go on token for token.
-        # How far behind it is depends on the machine's load; that it is behind does not.
-        assert held.get("n_generated", 0) < 180, held
+        held = [0]
+        while len(held) == 1 or (held[-1] - held[-2] >= 180 and len(held) < 5):
+            plain = c.generate(model="tiny", prompt="a cat", max_tokens=200, **NO_END)[2]
+            assert plain["n_generated"] == 200
+            held.append(next(r for r in c.call("ps")["requests"] if r["model"] == "tiny").get("n_generated", 0))
+        # Made in the engine's thread, each would have held up one of the others' steps: then the two go on token for token, always.
+        # How far behind it is depends on the machine's load, which may hold up the others' steps alone.
+        assert min(b - a for a, b in zip(held, held[1:])) < 180, held
         beside = c.generate(grammar=cheap, max_tokens=6, **ask)[1]
         assert beside == want, "a mask depends on its company"
         other.close()
