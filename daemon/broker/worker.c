@@ -257,8 +257,8 @@ static void on_check(uv_timer_t *t) {
         uint64_t now = server_now(s), limit = s->config.hang_timeout;
         bool starting = w->state == WORKER_STARTING, moving = false, working = starting; /* moving: models come or go */
 
-        list_foreach(m, &s->models, struct model, link)
-                moving |= (m->state == MODEL_OPENING && m->open_sent) || m->state == MODEL_CLOSING;
+        list_foreach(m, &s->models, struct model, link) /* one that is still being read is not the worker's to close */
+                moving |= (m->state == MODEL_OPENING && m->open_sent) || (m->state == MODEL_CLOSING && !m->fill);
         working |= moving;
         list_foreach(rq, &s->requests, struct request, link)
                 working |= rq->state == REQUEST_RUNNING && !request_stalled(rq);
@@ -266,6 +266,8 @@ static void on_check(uv_timer_t *t) {
                 w->progress_ms = w->beat_ms = now;
                 return;
         }
+        if (!w->busy && !starting && !moving) /* no step can be made: for how long is not held against the next one */
+                w->progress_ms = now;
         if (starting)
                 limit = MAX(limit, START_MS);
         if (now - w->beat_ms > limit || ((w->busy || starting || moving) && now - w->progress_ms > limit)) {

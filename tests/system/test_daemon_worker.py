@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker dies: requests go on with the same tokens, or end with a typed error; the cache stays."""
 import contextlib
+import ctypes
 import signal
 
 from daemonlib import *
@@ -160,6 +161,89 @@ def a_slow_start_is_no_hang():
             assert metrics(c)["worker_restarts"] == 0
 
 
+@contextlib.contextmanager
+def held(pids, still):
+    """Processes or threads that stand still meanwhile, or whose end, if one comes, nobody is told of meanwhile (ptrace)."""
+    SEIZE, INTERRUPT, DETACH, ANY = 0x4206, 0x4207, 17, 0x40000000  # __WALL
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes, libc.ptrace.restype = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p], ctypes.c_long
+
+    def trace(what, pid):
+        if libc.ptrace(what, pid, None, None):
+            raise OSError(ctypes.get_errno(), f"ptrace({what:#x}, {pid})")
+
+    seized = []
+    try:
+        for pid in pids:
+            try:
+                trace(SEIZE, pid)
+            except PermissionError as e:
+                raise ModuleNotFoundError(f"nothing may be traced here ({e})") from e  # run_tests() skips
+            seized.append(pid)
+            if still:
+                trace(INTERRUPT, pid)
+                os.waitpid(pid, ANY)
+        yield
+    finally:
+        for pid in seized:
+            with contextlib.suppress(ProcessLookupError):
+                if still:
+                    trace(DETACH, pid)
+                    continue
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, ANY)  # from here on who started it is told
+
+
+def threads_of(pid, name):
+    got = [int(t.name) for t in pathlib.Path(f"/proc/{pid}/task").iterdir() if (t / "comm").read_text().strip() == name]
+    assert got, f"the worker has no thread {name}"
+    return got
+
+
+def what_took_long_before_a_close():
+    """A text that takes longer than hang_timeout is no hang, and is not held against the model that is unloaded then."""
+    limit = 2 * HANG_MS / 1000
+    with daemon(config=f"[worker]\nhang_timeout = {int(limit * 1000)}ms\n") as d, Client(d.path) as c, Client(d.path) as other:
+        shutil.copy(MODELS / "llama-q8_0.gguf", d.models / "leaves.gguf")
+        ask = dict(model="tiny", prompt="the cat", max_tokens=5, temperature=0.0, exact=True, **NO_END)
+        want = c.generate(**ask)[1]
+        c.call("load", {"model": "leaves"})
+        pid = worker_of(c)
+        with held(threads_of(pid, "text") + threads_of(pid, "loader"), still=True):
+            i = c.start("generate", ask)
+            until("it is the worker's", lambda: any("slot" in r for r in other.call("ps").get("requests", [])))
+            time.sleep(1.3 * limit)
+            j = other.start("unload", {"model": "leaves"})
+            time.sleep(1)  # the check comes every half of one
+            assert worker_of(c) == pid, "the worker was ended"
+        assert finish(c, i)[0] == want
+        list(other.events(j))
+        assert worker_of(c) == pid and metrics(c)["worker_restarts"] == 0
+
+
+def a_load_that_can_not_be_ended():
+    """A model is unloaded while a process reads it that doesn't end (a dead network disk): nothing of the worker's."""
+    with private_dir() as home:
+        fake, slow = pathlib.Path(home) / "worker", pathlib.Path(home) / "slow"
+        fake.write_text(f"#!/bin/sh\n[ \"$1\" = --fill ] && [ -e {slow} ] && exec sleep 1000\n"
+                        f"exec {pathlib.Path(HEARTHD).absolute().parent / 'hearth-worker'} \"$@\"\n")
+        fake.chmod(0o755)
+        with daemon("--worker", str(fake), config=f"[worker]\nhang_timeout = {HANG_MS}ms\n", models=("tiny", "small")) as d, Client(d.path) as c, Client(d.path) as other:
+            c.call("load", {"model": "tiny"})
+            pid = worker_of(c)
+            slow.touch()
+            i = c.start("load", {"model": "small"})
+            fills = until("it is being read", lambda: [p for p in children(d.process.pid) if open(f"/proc/{p}/comm").read().strip() == "sleep"])
+            with held(fills, still=False):
+                j = other.start("unload", {"model": "small", "force": True})
+                expect("cancelled", lambda: list(c.events(i)))
+                time.sleep(2.5 * HANG_MS / 1000)
+                assert worker_of(c) == pid, "the worker was ended"
+            list(other.events(j))
+            assert worker_of(c) == pid and metrics(c)["worker_restarts"] == 0
+
+
 def status_while_the_worker_is_stopped():
     """status, ps and ping answer while the worker is frozen."""
     with daemon() as d, Client(d.path) as c:
@@ -249,5 +333,6 @@ def a_fill_killed_twice():
 
 
 sys.exit(run_tests([a_stream_survives, many_survive_and_stop_strings_too, reused_generated_tokens_replay, three_deaths_end_a_request,
-                    idle_death, cancel_and_hangup_meet_a_death, a_hung_worker_is_ended, a_slow_start_is_no_hang, status_while_the_worker_is_stopped,
+                    idle_death, cancel_and_hangup_meet_a_death, a_hung_worker_is_ended, a_slow_start_is_no_hang,
+                    *([] if BACKEND == "cuda" else [what_took_long_before_a_close, a_load_that_can_not_be_ended]), status_while_the_worker_is_stopped,
                     no_worker_program, a_worker_that_ends_at_once, a_stop_waits_for_no_worker, a_killed_fill_is_started_anew, a_fill_killed_twice]))
