@@ -208,6 +208,10 @@ static int measure_card(struct calibration *c) {
 
 /* ---- products ---- */
 
+#define KT(name, id, block, bytes) _Static_assert((bytes) <= CALIBRATE_BLOCK_BYTES, "a block of " #name);
+#include "kernels/types.def"
+#undef KT
+
 /*
  * Random blocks of about equal size, the first CALIBRATE_BLOCKS again and again. Scales as random as the rest
  * would leave a row's sum to one or two of its blocks, and a fault in the others would be lost in their rounding.

@@ -8,6 +8,7 @@
 
 #define CALIBRATE_COPIES 64u
 #define CALIBRATE_BLOCKS 251u /* different ones of a matrix; prime: rows begin with different ones */
+#define CALIBRATE_BLOCK_BYTES 256u /* no type's block is larger */
 
 struct calibrate_shape {
         uint32_t rows, cols, prompt;
@@ -28,7 +29,7 @@ struct calibration {
         void *xq;
         enum k_type blocks_of;          /* the type whose random blocks are there, if n_block_bytes is not 0 */
         size_t n_block_bytes;
-        uint8_t blocks[CALIBRATE_BLOCKS * 256]; /* no type's block is larger */
+        uint8_t blocks[CALIBRATE_BLOCKS * CALIBRATE_BLOCK_BYTES];
         char what[48];
 };
 
