@@ -70,6 +70,7 @@ static void forget(struct job *j) {
         pthread_mutex_unlock(&w->park_lock);
         list_foreach(p, &gone, struct parked, link) {
                 eng_image_close(p->image);
+                atomic_fetch_add(&w->steps, 1); /* a model that closes may wait behind this, and is no hang */
                 list_remove(&p->link);
                 free(p);
         }

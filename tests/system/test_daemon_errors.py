@@ -366,6 +366,11 @@ def worker():
                     raise AssertionError("loaded without a device")
                 except RemoteError as e:
                     check("no-device" if "device" in e.message else "no-cuda-build", e.code, e.message)
+            if HEARTH:  # the worker has ended before it named a device
+                said = subprocess.run([HEARTH, "doctor"], env=dict(os.environ, HEARTH_SOCKET=str(d.path)), capture_output=True, text=True, timeout=60).stdout
+                line = next(x for x in said.splitlines() if " worker " in x)
+                assert "ended and was replaced" in line or "failed" in line, said
+                assert " on ;" not in line, said
     with daemon() as d, Client(d.path) as c:
         i = long_answer(c, 500, credits=3)
         deaths = 0
