@@ -26,7 +26,7 @@ struct row {
         const char *section, *key;
         enum kind kind;
         size_t offset;
-        uint32_t min, max; /* of KIND_U32 */
+        uint32_t min, max; /* of KIND_U32; min also of KIND_TIME, in ms */
         enum when when;
 };
 
@@ -154,7 +154,8 @@ bool config_parse_time(const char *s, uint64_t *ret_ms) {
                 *ret_ms = 0;
                 return true;
         }
-        return parse_number(&s, &v) && apply_unit(s, v, names, factors, ELEMENTSOF(names), ret_ms);
+        /* 0 would be read as never, and is as likely to mean at once. */
+        return parse_number(&s, &v) && v && apply_unit(s, v, names, factors, ELEMENTSOF(names), ret_ms);
 }
 
 int config_add_model_dir(struct config *c, const char *dir, struct h_error *err) {
@@ -224,10 +225,13 @@ static int set(struct loading *l, const struct row *row, void *base, const char 
                                : h_error_set(l->err, HEARTH_E_bad_request,
                                              "%s is a size like 512M or 3GiB, not \"%s\"", row->key, value);
         case KIND_TIME:
-                return config_parse_time(value, (uint64_t *)p)
-                               ? 0
-                               : h_error_set(l->err, HEARTH_E_bad_request,
-                                             "%s is a time like 250ms, 90s, 5min or never, not \"%s\"", row->key, value);
+                if (!config_parse_time(value, &v))
+                        return h_error_set(l->err, HEARTH_E_bad_request,
+                                           "%s is a time like 250ms, 90s, 5min or never, not \"%s\"", row->key, value);
+                if (v && v < row->min)
+                        return h_error_set(l->err, HEARTH_E_bad_request, "%s is at least %ums, or never, not \"%s\"", row->key, row->min, value);
+                *(uint64_t *)p = v;
+                return 0;
         case KIND_U32: {
                 const char *s = value;
                 if (!parse_number(&s, &v) || *s || v > row->max || v < row->min)

@@ -54,7 +54,7 @@ static void test_sizes_and_times(void **state) {
                 { "", false, 0 }, { "-1", false, 0 }, { "1.5G", false, 0 }, { "1 parsec", false, 0 },
         }, times[] = {
                 { "250ms", true, 250 }, { "90s", true, 90000 }, { "5 min", true, 300000 }, { "2h", true, 7200000 }, { "never", true, 0 },
-                { "5", false, 0 }, { "s", false, 0 }, { "1d", false, 0 },
+                { "5", false, 0 }, { "s", false, 0 }, { "1d", false, 0 }, { "0s", false, 0 }, { "0ms", false, 0 },
         };
         uint64_t v;
 
@@ -120,6 +120,8 @@ static void test_config_mistakes(void **state) {
                 { "[worker]\nthreads = -1\n", ":2: threads is a number from 0 to 4096, not \"-1\"" },
                 { "[limits]\nconnections = 3000000000\n", ":2: connections is a number from 1 to 2147483647, not" },
                 { "[models]\npinned = perhaps\n", "yes or no" },
+                { "[worker]\nhang_timeout = 250ms\n", ":2: hang_timeout is at least 1000ms, or never, not \"250ms\"" },
+                { "[models]\nidle_timeout = 0s\n", ":2: idle_timeout is a time like 250ms, 90s, 5min or never, not \"0s\"" },
                 { "[daemon]\nhost_budget = much\n", "host_budget is a size" },
                 { "nonsense\n", ":1: expected [section] or key = value" },
                 { "", "it is empty" },
