@@ -81,6 +81,9 @@ static int bytes(const char *text, uint64_t *ret) {
         return 0;
 }
 
+/* No model has so many, and sums and multiples of them fit 32 bits. */
+#define MAX_POSITIONS (1u << 24)
+
 enum { BACKEND = 1000, KV, REST, VRAM_BUDGET, GPU_LAYERS, FIRST_STRING, FIRST_NUMBER = 2000, FIRST_FLAG = 3000 };
 
 static int parse(int argc, char **argv, struct options *o) {
@@ -148,6 +151,10 @@ static int parse(int argc, char **argv, struct options *o) {
         }
         if (r == 0 && optind < argc)
                 return usage();
+        if (r == 0 && MAX(MAX(o->depth, o->prefill), o->decode) > MAX_POSITIONS) {
+                fprintf(stderr, "hearth-probe: --depth, --prefill and --decode are at most %u\n", MAX_POSITIONS);
+                return 64;
+        }
         return r;
 }
 

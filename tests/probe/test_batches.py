@@ -38,6 +38,9 @@ def main():
         figures = run("suite", model, "--depth", "16", "--decode", "3")
         got = [(f["n"], f["different"]) for f in figures if f.get("what") == "batch"]
         expect(got == [(n, n) for n in (4, 8, 16, 32)], model, "suite", got or figures)
+        for command, option in (("bench", "--depth"), ("bench", "--prefill"), ("bench", "--decode"), ("suite", "--decode"), ("suite", "--depth")):
+            f = run(command, model, option, str(2**32 - 1))[0]  # the sum wraps around to a few
+            expect(f.get("status") == 64 and "are at most" in f["text"], model, command, option, f)
     return 1 if failed else 0
 
 
