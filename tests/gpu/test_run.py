@@ -130,6 +130,17 @@ def main():
         for options, why in ((("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none.json")), "none.json")):
             rc, out, calls = rig.run(*options)
             expect(rc in (1, 2) and why in out and "Traceback" not in out, "%s: %d, %r" % (options, rc, out))
+        damaged = os.path.join(tmp, "damaged.json")
+        for text in ("", "{", "[]", "null", "{}", '{"units": []}', '{"units": {"ops/linear auto": {}}}', '{"units": {"ops/linear auto": 1}}'):
+            with open(damaged, "w") as f:
+                f.write(text)
+            for options in (("--table", "--state", damaged), ("--part", "ops", "--state", damaged), ("--merge", damaged)):
+                rc, out, calls = rig.run(*options)
+                expect(rc == 1 and damaged in out and "Traceback" not in out and not calls, "%s of %r: %d, %r" % (options, text, rc, out))
+        rc, out, calls = rig.run("--table", "--fresh", "--state", damaged)
+        expect(rc == 3 and "0 passed" in out, "--fresh beside a damaged one: %d, %r" % (rc, out))
+        rc, out, calls = rig.run("--jobs", "0")
+        expect(rc == 2 and "--jobs is 1 or more" in out, "no jobs: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--merge", os.path.join(tmp, "old.json"))
         expect("left out" in out and "42 passed" in out, "another build's results: %r" % out)
 

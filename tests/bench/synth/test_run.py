@@ -66,9 +66,17 @@ def main():
         rc, out, calls = run("--only", "llama-3.1-8b:q4_0", "--only", "llama-3.1-8b:q8_0")
         expect(rc == 0 and len(calls) == 1 and "q8_0" in calls[0] and "--turn " in calls[0], "resumed: %d, %r" % (rc, calls))
         for options, why in ((("--only", "llama-3.1-8b:q4"), "no model of the roster"), (("--first", "nope"), "no model of the roster"),
-                             (("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none")), "none")):
+                             (("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none")), "none"),
+                             (("--peer", os.path.join(tmp, "none")), "none")):
             rc, out, calls = run(*options)
-            expect(rc == 2 and not calls and why in out and "Traceback" not in out, "%s: %d, %r" % (options, rc, out))
+            expect(rc in (1, 2) and not calls and why in out and "Traceback" not in out, "%s: %d, %r" % (options, rc, out))
+        damaged = os.path.join(tmp, "damaged.json")
+        for text in ("", "{", "[]", "{}", '{"build": "x", "entries": []}', '{"build": "x", "entries": {"a": 1}}'):
+            with open(damaged, "w") as f:
+                f.write(text)
+            for options in (("--state", damaged), ("--merge", damaged), ("--report", "--state", damaged)):
+                rc, out, calls = run("--only", "mistral-7b", *options)
+                expect(rc == 1 and not calls and damaged in out and "Traceback" not in out, "%s of %r: %d, %r" % (options, text, rc, out))
         rc, out, calls = run("--only", "mistral-7b")
         expect(rc == 1 and "failed: status 70: out of luck" in out, "a failing entry: %d, %r" % (rc, out))
         rc, out, calls = run("--only", "llama-3.3-70b:q2_k", "--host-budget", "1e9")
