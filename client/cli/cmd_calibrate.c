@@ -21,6 +21,13 @@ static int run(struct cli *c) {
                 return cli_fail(c, EX_USAGE, "calibrate takes no words; `hearth calibrate --help` lists its options");
         if (c->args.backend && strcmp(c->args.backend, "cpu") != 0 && strcmp(c->args.backend, "cuda") != 0)
                 return cli_fail(c, EX_USAGE, "--backend is cpu or cuda, not '%s'", c->args.backend);
+        if (dir && !*dir)
+                return cli_fail(c, EX_USAGE, "--profile-dir takes a directory, not ''");
+        if (dir && dir[0] == '-') { /* the worker would take it for an option */
+                if (asprintf(&own, "./%s", dir) < 0)
+                        return cli_fail(c, EX_OSERR, "out of memory");
+                dir = own;
+        }
         if (!dir) {
                 dir = own = cli_state_dir(c); /* options.c of hearthd has the same rule */
                 if (!dir)

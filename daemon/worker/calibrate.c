@@ -165,7 +165,7 @@ static void on_progress(void *ud, const char *what) {
 int worker_calibrate(const struct log *log, const struct calibrate_wish *w) {
         _cleanup_(freep) struct profile *p = h_new0(struct profile, 1);
         _cleanup_(buf_free) struct buf text = {};
-        _cleanup_(freep) char *path = NULL;
+        _cleanup_(freep) char *path = NULL, *as_dir = NULL;
         struct eng_calibrate o = { .quick = w->quick, .progress = on_progress };
         struct eng_device *d = NULL;
         struct h_error err = {};
@@ -180,7 +180,12 @@ int worker_calibrate(const struct log *log, const struct calibrate_wish *w) {
 
         if (r == 0)
                 r = worker_profile_path(w->dir, cuda, &path);
-        if (r == 0 && access(w->dir, W_OK | X_OK) < 0) /* before minutes of work */
+        /* Before minutes of work. The slash: a file is no directory, whoever may write it. */
+        if (r == 0 && asprintf(&as_dir, "%s/", w->dir) < 0) {
+                as_dir = NULL;
+                r = -ENOMEM;
+        }
+        if (r == 0 && access(as_dir, W_OK | X_OK) < 0)
                 r = h_error_set(&err, errno == EACCES ? HEARTH_E_permission : HEARTH_E_io, "%s, where the profile goes: %s; --profile-dir names another "
                                 "directory", w->dir, strerror(errno));
         if (r == 0)
