@@ -284,7 +284,7 @@ int main(int argc, char **argv) {
         bool fault = false;
         struct k_cuda_options og = { 0 };
         char why[256];
-        int e;
+        int e, n = 0;
 
         for (int i = 1; i < argc; i++) {
                 if (strcmp(argv[i], "--device") == 0)
@@ -300,7 +300,8 @@ int main(int argc, char **argv) {
                 else if (strcmp(argv[i], "--exact") == 0)
                         og.exact = r.exact = true;
                 else if (strcmp(argv[i], "--share") == 0) {
-                        if (i + 1 == argc || sscanf(argv[++i], "%u/%u", &r.share, &r.shares) != 2 || r.share < 1 || r.share > r.shares) {
+                        if (i + 1 == argc || sscanf(argv[++i], "%u/%u%n", &r.share, &r.shares, &n) != 2 || argv[i][n] || strchr(argv[i], '-') || r.share < 1 ||
+                            r.share > r.shares) {
                                 fprintf(stderr, "gpu-check: --share is K/N, from 1/N to N/N\n");
                                 return 64;
                         }

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/gpu/run and resources.py without a GPU: their bookkeeping, with programs that only say what a device would have said.
 
+usage: test_run.py GPU_CHECK
+
 Counts add up; a unit that fails is named and makes the status 1; what is done is not done again, by another build it is;
 results of two runs merge; a machine without a device gives 77; a unit that the clock cut is left for the next run.
 """
@@ -105,6 +107,9 @@ def main():
 
     with tempfile.TemporaryDirectory() as tmp:
         resources(expect, tmp)
+        for share in ("1/2x", "-1/-1", "0/2", "3/2", "1", ""):  # a share that is none would check nothing
+            p = subprocess.run([sys.argv[1], "--share", share], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            expect(p.returncode == 64 and "--share is K/N" in p.stdout, "--share %r: %d, %r" % (share, p.returncode, p.stdout))
         rig = Rig(tmp)
         rig.check(device=77)
         rc, out, calls = rig.run("--part", "ops")

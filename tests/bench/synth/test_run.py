@@ -67,7 +67,8 @@ def main():
         expect(rc == 0 and len(calls) == 1 and "q8_0" in calls[0] and "--turn " in calls[0], "resumed: %d, %r" % (rc, calls))
         for options, why in ((("--only", "llama-3.1-8b:q4"), "no model of the roster"), (("--first", "nope"), "no model of the roster"),
                              (("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none")), "none"),
-                             (("--peer", os.path.join(tmp, "none")), "none")):
+                             (("--peer", os.path.join(tmp, "none")), "none"), (("--bandwidth", "0"), "more than 0"),
+                             (("--only", "mistral-7b", "--model-options", "no-such"), "unknown option")):
             rc, out, calls = run(*options)
             expect(rc in (1, 2) and not calls and why in out and "Traceback" not in out, "%s: %d, %r" % (options, rc, out))
         damaged = os.path.join(tmp, "damaged.json")
