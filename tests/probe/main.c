@@ -83,6 +83,7 @@ static int bytes(const char *text, uint64_t *ret) {
 
 /* No model has so many, and sums and multiples of them fit 32 bits. */
 #define MAX_POSITIONS (1u << 24)
+#define MAX_REPEATS 1000000u /* each has a place for its time */
 
 enum { BACKEND = 1000, KV, REST, VRAM_BUDGET, GPU_LAYERS, FIRST_STRING, FIRST_NUMBER = 2000, FIRST_FLAG = 3000 };
 
@@ -153,6 +154,10 @@ static int parse(int argc, char **argv, struct options *o) {
                 return usage();
         if (r == 0 && MAX(MAX(o->depth, o->prefill), o->decode) > MAX_POSITIONS) {
                 fprintf(stderr, "hearth-probe: --depth, --prefill and --decode are at most %u\n", MAX_POSITIONS);
+                return 64;
+        }
+        if (r == 0 && o->repeat > MAX_REPEATS) {
+                fprintf(stderr, "hearth-probe: --repeat is at most %u\n", MAX_REPEATS);
                 return 64;
         }
         return r;

@@ -41,6 +41,8 @@ def main():
         for command, option in (("bench", "--depth"), ("bench", "--prefill"), ("bench", "--decode"), ("suite", "--decode"), ("suite", "--depth")):
             f = run(command, model, option, str(2**32 - 1))[0]  # the sum wraps around to a few
             expect(f.get("status") == 64 and "are at most" in f["text"], model, command, option, f)
+        f = run("bench", model, "--repeat", "1000001")[0]
+        expect(f.get("status") == 64 and "is at most" in f["text"], model, "bench, too many runs", f)
     return 1 if failed else 0
 
 
