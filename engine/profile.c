@@ -98,7 +98,7 @@ static int get_real(const struct reader *rd, json_t *o, const char *key, double 
         double d = json_number_value(v);
 
         if (!json_is_number(v) || !isfinite(d) || d < 0 || d > most)
-                return wrong(rd, key, "a number that is not negative");
+                return wrong(rd, key, "a number that is neither negative nor beyond all devices");
         *ret = d;
         return 0;
 }

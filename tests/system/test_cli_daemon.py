@@ -345,6 +345,7 @@ def test_calibrate():
                                 (change(build="0" * 40), "another build of hearth-worker", False), (change(card="no such"), "another device", False),
                                 (change(version=1), "version 1, this program reads 2", False), (change(choices=[strange]), 'chooses "no such"', False),
                                 (change(choices=[strange] * 2), "of another product than an entry", False), (change(launch_s=-1), '"launch_s" must be', False),
+                                (change(launch_s=1e15), '"launch_s" must be a number that is neither negative nor beyond all devices', False),
                                 (change()[:-9], "line 1", False)):
         with World() as w:
             path = w.home / "state/hearth/card-profile-cpu.json"
