@@ -255,11 +255,11 @@ static void on_check(uv_timer_t *t) {
         struct server *s = t->data;
         struct worker *w = &s->worker;
         uint64_t now = server_now(s), limit = s->config.hang_timeout;
-        bool starting = w->state == WORKER_STARTING, moving = false, working = starting; /* moving: models come or go */
+        bool starting = w->state == WORKER_STARTING, moving = false, working; /* moving: models come or go */
 
         list_foreach(m, &s->models, struct model, link) /* one that is still being read is not the worker's to close */
                 moving |= (m->state == MODEL_OPENING && m->open_sent) || (m->state == MODEL_CLOSING && !m->fill);
-        working |= moving;
+        working = starting || moving;
         list_foreach(rq, &s->requests, struct request, link)
                 working |= rq->state == REQUEST_RUNNING && !request_stalled(rq);
         if (!limit || !w->process || !working) {
@@ -270,7 +270,7 @@ static void on_check(uv_timer_t *t) {
                 w->progress_ms = now;
         if (starting)
                 limit = MAX(limit, START_MS);
-        if (now - w->beat_ms > limit || ((w->busy || starting || moving) && now - w->progress_ms > limit)) {
+        if (now - w->beat_ms > limit || now - w->progress_ms > limit) {
                 log_error(&s->log, "worker %u made no step for %llu ms%s%s; it is ended", w->pid,
                           (unsigned long long)(now - MIN(w->progress_ms, w->beat_ms)), w->at[0] ? ", the last kernel it began is at " : "", w->at);
                 ends(w, "hung%s%s and was ended", w->at[0] ? " near the kernel at " : "", w->at);
