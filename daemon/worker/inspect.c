@@ -255,28 +255,37 @@ static int print_json(const char *path, const struct gguf *g, const struct type_
 
 /* The parts beside the first one, opened before this process gives up opening files; for one that can't be: -errno. */
 #define MAX_PARTS 1024u
+#define MARK "-00001-of-"
 struct parts { const char *first; uint32_t n; int *fd; };
 
-static int part_path(const char *first, uint32_t part, uint32_t n_parts, char *ret, size_t size) {
-        const char *mark = strstr(first, "-00001-of-");
-        int n = mark ? snprintf(ret, size, "%.*s-%05u-of-%05u%s", (int)(mark - first), first, part + 1, n_parts, mark + 15) : -1;
+/* The first one's name with another number. */
+static int part_path(const char *first, uint32_t part, char *ret, size_t size) {
+        const char *mark = strstr(first, MARK);
+        size_t n = strlen(first);
 
-        return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
+        ret[0] = 0;
+        if (!mark || n >= size)
+                return -ENAMETOOLONG;
+        memcpy(ret, first, n + 1);
+        part++;
+        for (char *digit = ret + (mark - first) + 5; *digit != '-'; digit--, part /= 10)
+                *digit = (char)('0' + part % 10);
+        return 0;
 }
 
 static int open_parts(const char *first, struct parts *ret) {
-        const char *mark = strstr(first, "-00001-of-");
+        const char *mark = strstr(first, MARK);
         char path[4096];
         unsigned n = 0;
 
         *ret = (struct parts){ .first = first };
-        if (!mark || sscanf(mark + 10, "%5u", &n) != 1 || strlen(mark) < 15 || n > MAX_PARTS)
+        if (!mark || sscanf(mark + strlen(MARK), "%5u", &n) != 1 || n > MAX_PARTS)
                 return 0;
         ret->fd = h_new0(int, n);
         if (!ret->fd)
                 return -ENOMEM;
         for (ret->n = 0; ret->n < n; ret->n++) {
-                int r = part_path(first, ret->n, n, path, sizeof(path));
+                int r = part_path(first, ret->n, path, sizeof(path));
                 int fd = r < 0 ? r : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
                 ret->fd[ret->n] = fd >= 0 || r < 0 ? fd : -errno;
         }
@@ -292,7 +301,7 @@ static int open_part(void *ud, uint32_t part, uint32_t n_parts, int *ret_fd, str
                                    "%s is part 1 of %u, but its name has no \"-00001-of-%05u\" to find the others by", p->first,
                                    n_parts, n_parts);
         if (p->fd[part] < 0) {
-                (void)part_path(p->first, part, n_parts, path, sizeof(path));
+                (void)part_path(p->first, part, path, sizeof(path));
                 return h_error_set(err, HEARTH_E_model_not_found, "part %u of %u: %s: %s", part + 1, n_parts, path, strerror(-p->fd[part]));
         }
         *ret_fd = fcntl(p->fd[part], F_DUPFD_CLOEXEC, 0); /* asked for twice: to be verified, and whether the engine runs it */
