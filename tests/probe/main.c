@@ -84,6 +84,7 @@ static int bytes(const char *text, uint64_t *ret) {
 /* No model has so many, and sums and multiples of them fit 32 bits. */
 #define MAX_POSITIONS (1u << 24)
 #define MAX_REPEATS 1000000u /* each has a place for its time */
+#define MAX_THREADS 4096u /* as [worker] threads */
 
 enum { BACKEND = 1000, KV, REST, VRAM_BUDGET, GPU_LAYERS, FIRST_STRING, FIRST_NUMBER = 2000, FIRST_FLAG = 3000 };
 
@@ -158,6 +159,10 @@ static int parse(int argc, char **argv, struct options *o) {
         }
         if (r == 0 && o->repeat > MAX_REPEATS) {
                 fprintf(stderr, "hearth-probe: --repeat is at most %u\n", MAX_REPEATS);
+                return 64;
+        }
+        if (r == 0 && o->threads > MAX_THREADS) {
+                fprintf(stderr, "hearth-probe: --threads is at most %u (0: one for each allowed core)\n", MAX_THREADS);
                 return 64;
         }
         return r;

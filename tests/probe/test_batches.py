@@ -42,7 +42,9 @@ def main():
             f = run(command, model, option, str(2**32 - 1))[0]  # the sum wraps around to a few
             expect(f.get("status") == 64 and "are at most" in f["text"], model, command, option, f)
         f = run("bench", model, "--repeat", "1000001")[0]
-        expect(f.get("status") == 64 and "is at most" in f["text"], model, "bench, too many runs", f)
+        expect(f.get("status") == 64 and "--repeat is at most" in f["text"], model, "bench, too many runs", f)
+        f = run("bench", model, "--threads", "4097")[0]
+        expect(f.get("status") == 64 and "--threads is at most" in f["text"], model, "bench, too many threads", f)
     return 1 if failed else 0
 
 
