@@ -76,7 +76,7 @@ int cmd_logits(const struct options *o) {
         struct probe p = { 0 };
         struct wanted w = { 0 };
         struct ids ids = { 0 };
-        uint32_t rows;
+        uint32_t rows = 0;
         int r;
 
         r = parse_ids(o->tokens, &ids);
