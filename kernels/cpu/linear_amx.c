@@ -338,6 +338,7 @@ PIECES(IQ1_S,      false, 32, BYTES,   9,  0)
 PIECES(IQ1_M,      false, 16, BYTES,   9,  0)
 PIECES(IQ2_XXS,    true,  32, BYTES,   0,  0)
 PIECES(IQ2_XS,     true,  16, BYTES,   0,  0)
+PIECES(IQ3_S,      false, 32, BYTES,  16,  0)
 
 #define HERE(t, group_) { .group = group_, .head = t##_head, .from_planes = t##_planes, .from_panel = t##_panel, .piece = t##_piece }
 #define LATTICE(t) { .group = 64, .from_panel = t##_panel, .piece = t##_piece }
@@ -364,7 +365,7 @@ static const struct type types[_K_TYPE_MAX] = {
         [K_IQ2_XS] = LATTICE(IQ2_XS),
         [K_IQ2_S] = LATTICE(IQ2_XS),    /* the same scales per 16 */
         [K_IQ3_XXS] = LATTICE(IQ2_XXS), /* and per 32 */
-        [K_IQ3_S] = LATTICE(IQ2_XXS),
+        [K_IQ3_S] = LATTICE(IQ3_S),
 };
 
 /* ---- rows ---- */
@@ -391,10 +392,8 @@ static const uint8_t *weights(const struct type *t, const struct k_cpu_gemm *job
         }
         if (w->layout == K_LAYOUT_CUDA) {
                 k_planes_panel(job, row0, col / PANEL_COLS, &a->panel);
-        } else if (is_lattice(w->type) && w->rows - row0 >= K_PANEL) {
-                size_t bytes = k_type_bytes(w->type), row_bytes = w->cols / 256 * bytes;
-
-                iq_panel(&a->panel, w->type, data + row0 * row_bytes + col / 256 * bytes, row_bytes);
+        } else if (is_lattice(w->type)) {
+                iq_panel(&a->panel, w, data, row0, col);
         } else {
                 k_panel_from_file(&a->panel, w, data, row0, col, cols);
         }

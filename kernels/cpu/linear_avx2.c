@@ -48,8 +48,9 @@ PLANES(IQ4_XS,  4, 256, true,  tile_int(c, p, tok, T, 32,  0,  0))
 PLANES(TQ2_0,   2, 256, false, tile_int(c, p, tok, T, 32,  1,  0))
 PANEL(IQ1_S,   false, tile_int(c, p, tok, T, 32, 9, 0))
 PANEL(IQ1_M,   false, tile_int(c, p, tok, T, 16, 9, 0))
-PANEL(IQ2_XXS, true,  tile_int(c, p, tok, T, 32, 0, 0))
-PANEL(IQ2_XS,  true,  tile_int(c, p, tok, T, 16, 0, 0))
+PANEL(IQ3_S,   false, tile_int(c, p, tok, T, 32, 16, 0))
+PANEL(IQ2_XXS, true,  tile_int(small(c), p, tok, T, 32, 0, 0))
+PANEL(IQ2_XS,  true,  tile_int(small(c), p, tok, T, 16, 0, 0))
 
 #define PANEL_FNS(t) .panel = { t##_p1, t##_p2, t##_p3, t##_p4 }
 

@@ -48,6 +48,7 @@ PLANES(IQ4_XS,  4, 256, true,  tile_int_512(c, p, tok, T, 32, 32, 128, false,  0
 PLANES(TQ2_0,   2, 256, false, tile_int_512(c, p, tok, T, 32, 32,   1, true,   0)) /* 32 * 2 * 127 */
 PANEL(IQ1_S,   false, tile_int_512(c, p, tok, T, 32, 32,   9, false, 0))
 PANEL(IQ1_M,   false, tile_int_512(c, p, tok, T, 16, 16,   9, true,  0)) /* 16 * 9 * 127 */
+PANEL(IQ3_S,   false, tile_int_512(c, p, tok, T, 32, 32,  16, false, 0))
 PANEL(IQ2_XXS, true,  tile_int_512(c, p, tok, T, 32, 32, 128, false, 0))
 PANEL(IQ2_XS,  true,  tile_int_512(c, p, tok, T, 16, 16, 128, false, 0))
 

@@ -29,12 +29,14 @@ static const struct type_fns fns[_K_TYPE_MAX] = {
         [K_IQ2_XS] = { PANEL_FNS(IQ2_XS) },
         [K_IQ2_S] = { PANEL_FNS(IQ2_XS) },    /* the same scales per 16 */
         [K_IQ3_XXS] = { PANEL_FNS(IQ2_XXS) }, /* and per 32 */
-        [K_IQ3_S] = { PANEL_FNS(IQ2_XXS) },
+        [K_IQ3_S] = { PANEL_FNS(IQ3_S) },
 };
 
 static void rows(const struct k_cpu_gemm *job, uint32_t kind, uint8_t *scratch, uint32_t row0, uint32_t row1) {
         struct work *wk = (struct work *)(void *)scratch;
-        if (kind)
+        if (kind && job->n <= FEW && is_lattice(job->w->type))
+                rows_few(job, row0, row1);
+        else if (kind)
                 rows_codes(&fns[job->w->type], job, kind, wk, row0, row1);
         else
                 rows_floats(plain, job, wk, row0, row1);

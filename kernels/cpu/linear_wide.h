@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/unpack_iq_avx2.h"
+#include "kernels/cpu/few_iq_avx2.h"
 
 #define TOKENS_MAX 256u
 #define BLOCK_BYTES (256u * 1024)
@@ -144,8 +144,6 @@ static inline void panel_codes(const struct type_fns *f, const struct k_cpu_gemm
         const uint8_t *data = k_gemm_weights(job), *head = NULL, *codes = NULL, *src = NULL;
         bool bytes = w->layout == K_LAYOUT_CPU && l->bits == 8; /* the layout is the panel */
         bool packed = w->layout == K_LAYOUT_CPU && n <= T_PACKED;
-        bool lattice = is_lattice(w->type) && w->rows - row0 >= K_PANEL;
-        size_t row_bytes = lattice ? w->cols / 256 * (size_t)k_type_bytes(w->type) : 0;
 
         if (w->layout == K_LAYOUT_CPU) {
                 head = data + row0 / K_PANEL * k_layout_panel_bytes(w->type, w->cols);
@@ -162,8 +160,8 @@ static inline void panel_codes(const struct type_fns *f, const struct k_cpu_gemm
                         f->head(&wk->panel, head + col / l->unit * l->head, cols);
                         if (!packed && !bytes)
                                 f->codes(wk->panel.q, src, cols);
-                } else if (lattice) {
-                        iq_panel(&wk->panel, w->type, data + row0 * row_bytes + col / 256 * k_type_bytes(w->type), row_bytes);
+                } else if (is_lattice(w->type)) {
+                        iq_panel(&wk->panel, w, data, row0, col);
                 } else {
                         k_panel_from_file(&wk->panel, w, data, row0, col, cols);
                 }

@@ -23,14 +23,6 @@ static void put_scales(struct k_panel *p, enum k_type t, const struct k_codes_tr
         }
 }
 
-void k_panel_head(struct k_panel *p, enum k_type t, const uint8_t *block, uint32_t r) {
-        struct k_codes c;
-
-        c.m = 0;
-        k_codes_head(t, block, &c);
-        put_scales(p, t, k_codes_traits(t), &c, r);
-}
-
 static void put_block(struct k_panel *p, enum k_type t, const struct k_codes *c, uint32_t r, uint32_t col, uint32_t n) {
         const struct k_codes_traits *tr = k_codes_traits(t);
         const uint32_t top = 0x80808080, add = tr->bits == 8 ? 0 : tr->center * 0x01010101u;

@@ -32,7 +32,5 @@ struct k_panel {
 /* Columns [col, col + cols) of 16 rows from row0 on; rows past the matrix are zero. */
 void k_panel_from_file(struct k_panel *p, const struct k_weight *w, const uint8_t *data, uint32_t row0, uint32_t col,
                        uint32_t cols);
-/* Scales of one row's block of 256 columns, of the types whose scales are integers. */
-void k_panel_head(struct k_panel *p, enum k_type t, const uint8_t *block, uint32_t r);
 /* Decoded floats [cols][16] likewise, from either layout. */
 void k_panel_floats(float *dst, const struct k_weight *w, const uint8_t *data, uint32_t row0, uint32_t col, uint32_t cols);

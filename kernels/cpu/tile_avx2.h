@@ -17,7 +17,8 @@
  *
  * Codes of 8 bits take the sign from the weight: |w| times sign(w) x, at most
  * 128 * 127 * 2 = 32512 a pair, widened at once by a multiplication with ones
- * or with the group's integer scale: four operations.
+ * or with the group's integer scale: four operations. Where codes stay within
+ * -64..64 (IQ2, IQ3), two pairs are added before that: 64 * 127 * 4 = 32512.
  */
 
 #include "kernels/cpu/unpack_avx2.h"
@@ -59,6 +60,11 @@ INLINE __m256i start(const struct tok *t, unsigned group, unsigned g, int center
         return _mm256_mullo_epi16(pair((group == 16 ? t->im.pair16 : t->im.pair32) + 2 * g), _mm256_set1_epi16((short)-center));
 }
 
+INLINE struct codes small(struct codes c) {
+        c.small = true;
+        return c;
+}
+
 /* Unsigned codes, both halves: a[t][half] = sum of (code - center) x in 16-bit lanes. */
 INLINE void group_unsigned(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g, int center,
                            __m256i a[4][2]) {
@@ -85,17 +91,24 @@ INLINE void group_unsigned(const struct codes c, const struct tok *tok, unsigned
 INLINE void group_signed(const struct codes c, const struct tok *tok, unsigned T, unsigned group, unsigned g,
                          const __m256i by[2], __m256i a[4][2]) {
         codes_prefetch(c, group, g);
+        const unsigned step = c.small ? 2 : 1;
+
 #pragma GCC unroll 8
-        for (unsigned s = 0; s < group / 4; s++) {
-                __m256i w[2];
+        for (unsigned s = 0; s < group / 4; s += step) {
+                __m256i w[2], more[2] = { 0 };
                 codes_step(c, g * (group / 4), s, w);
+                if (c.small)
+                        codes_step(c, g * (group / 4), s + 1, more);
 #pragma GCC unroll 2
                 for (unsigned h = 0; h < 2; h++) {
-                        __m256i abs = _mm256_abs_epi8(w[h]);
+                        __m256i abs = _mm256_abs_epi8(w[h]), abs_more = _mm256_abs_epi8(more[h]);
 #pragma GCC unroll 4
                         for (unsigned t = 0; t < T; t++) {
-                                __m256i x = _mm256_sign_epi8(four(tok[t].im.q + g * group + 4 * s), w[h]);
-                                a[t][h] = _mm256_add_epi32(a[t][h], _mm256_madd_epi16(_mm256_maddubs_epi16(abs, x), by[h]));
+                                const int8_t *q = tok[t].im.q + g * group + 4 * s;
+                                __m256i v = _mm256_maddubs_epi16(abs, _mm256_sign_epi8(four(q), w[h]));
+                                if (c.small)
+                                        v = _mm256_add_epi16(v, _mm256_maddubs_epi16(abs_more, _mm256_sign_epi8(four(q + 4), more[h])));
+                                a[t][h] = _mm256_add_epi32(a[t][h], _mm256_madd_epi16(v, by[h]));
                                 pin(&a[t][h]);
                         }
                 }

@@ -41,6 +41,7 @@ struct codes {
         __m256i lut;
         unsigned bits;     /* stored; 8 for a panel */
         bool use_lut, is_signed;
+        bool small;        /* signed and within -64..64 */
         unsigned unit;     /* columns per unit of the layout */
         unsigned ahead;    /* bytes to prefetch ahead; 0: none */
 };

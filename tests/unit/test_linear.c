@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/layout.h"
+#include "kernels/quant/grids.h"
 
 /* Memory whose end is the end of readable memory, so that a wide load past it is a fault. */
 static void *guarded(size_t n) {
@@ -349,9 +350,81 @@ static void test_last_block(void **state) {
         free(got);
 }
 
+/* The lattice tables' entries as bytes are those that are packed. */
+static void test_grid_bytes(void **state) {
+        static const struct { const uint16_t *packed; const uint64_t *bytes; uint32_t n; bool magnitudes; } eights[] = {
+                { k_grid_iq2_xxs, k_bytes_iq2_xxs, 256, true }, { k_grid_iq2_xs, k_bytes_iq2_xs, 512, true },
+                { k_grid_iq2_s, k_bytes_iq2_s, 1024, true }, { k_grid_iq1_s, k_bytes_iq1_s, 2048, false } };
+        static const uint8_t magnitude[4] = { 8, 25, 43, 0 }, magnitude_xxs[8] = { 4, 12, 20, 28, 36, 44, 52, 62 };
+
+        (void)state;
+        for (unsigned k = 0; k < ELEMENTSOF(eights); k++)
+                for (uint32_t i = 0; i < eights[k].n; i++)
+                        for (unsigned j = 0; j < 8; j++) {
+                                unsigned field = eights[k].packed[i] >> 2 * j & 3;
+                                assert_true(field < 3);
+                                assert_int_equal(eights[k].bytes[i] >> 8 * j & 255, eights[k].magnitudes ? magnitude[field] : 8 * field);
+                        }
+        for (uint32_t i = 0; i < 512; i++)
+                for (unsigned j = 0; j < 4; j++) {
+                        assert_int_equal(k_bytes_iq3_s[i] >> 8 * j & 255, 2 * (k_grid_iq3_s[i] >> 3 * j & 7) + 1);
+                        if (i < 256)
+                                assert_int_equal(k_bytes_iq3_xxs[i] >> 8 * j & 255, magnitude_xxs[k_grid_iq3_xxs[i] >> 3 * j & 7]);
+                }
+}
+
+static const enum k_type lattice[] = { K_IQ1_S, K_IQ1_M, K_IQ2_XXS, K_IQ2_XS, K_IQ2_S, K_IQ3_XXS, K_IQ3_S };
+
+/* The lattice types have ways of their own for few tokens and for rows that fill no panel: all widths, and nothing written beside the rows. */
+static void test_lattice(void **state) {
+        static const uint32_t rows[] = { 1, 7, 8, 9, 15, 16, 31, 50 }, cols[] = { 256, 768, 1280 };
+        enum { MOST = 64, STRIDE = 50 + 3 };
+        float *want = h_malloc(MOST * STRIDE * 4), *got = h_malloc(MOST * STRIDE * 4);
+
+        (void)state;
+        assert_true(want && got);
+        for (unsigned k = 0; k < ELEMENTSOF(lattice) * ELEMENTSOF(rows); k++) {
+                const enum k_type t = lattice[k / ELEMENTSOF(rows)];
+                const uint32_t n = rows[k % ELEMENTSOF(rows)];
+                struct k_dev *ref = open_dev(K_ISA_SCALAR, 1, false);
+                struct setup s;
+
+                assert_non_null(ref);
+                assert_true(setup_make(&s, t, K_LAYOUT_FILE, n, cols[k % 3], MOST, k % 2 ? FILL_EXTREME : FILL_RANDOM));
+                product(ref, &s, 0, MOST, want);
+                ref->ops->close(ref);
+                for (unsigned i = 1; i < ELEMENTSOF(isas); i++) {
+                        struct k_dev *dev = open_dev(isas[i], k % 2 + 1, false);
+                        struct k_act x = { .f = s.x, .cols = s.cols };
+                        struct k_linear_args a = { .x = &x, .n_out = 1 };
+
+                        if (!dev)
+                                continue;
+                        assert_int_equal(dev->ops->reserve(dev, MOST, s.cols, 1, 16), 0);
+                        a.out[0].w = &s.w;
+                        a.out[0].bias = s.bias;
+                        a.out[0].y_stride = STRIDE;
+                        a.out[0].y = got;
+                        for (a.n_rows = 1; a.n_rows <= MOST; a.n_rows++) {
+                                memset(got, 0xff, MOST * STRIDE * 4);
+                                assert_int_equal(dev->ops->linear(dev, NULL, &a), 0);
+                                for (uint32_t r = 0; r < MOST; r++)
+                                        for (uint32_t c = r < a.n_rows ? n : 0; c < STRIDE; c++)
+                                                assert_true(isnan(got[r * STRIDE + c]));
+                                for (uint32_t r = 0; r < a.n_rows; r++)
+                                        assert_same(&s, "lattice", got + r * STRIDE, want + r * n, n);
+                        }
+                        dev->ops->close(dev);
+                }
+                setup_free(&s);
+        }
+        free(want);
+        free(got);
+}
+
 /* Rows that lie anywhere, each with the bits it has alone. */
 static void test_gather(void **state) {
-        static const enum k_type types[] = { K_Q4_0, K_Q5_1, K_Q4_K, K_Q6_K };
+        static const enum k_type types[] = { K_Q4_0, K_Q5_1, K_Q4_K, K_Q6_K, K_IQ2_XXS, K_IQ1_M };
         enum { ROWS = 35, COLS = 768, MOST = 64, N = 45 };
         float *alone = h_malloc(MOST * ROWS * 4), *got = h_malloc(N * ROWS * 4);
         uint32_t gather[N];
@@ -368,7 +441,7 @@ static void test_gather(void **state) {
 
                         if (!dev)
                                 break;
-                        assert_true(setup_make(&s, types[t], K_LAYOUT_CPU, ROWS, COLS, MOST, FILL_RANDOM));
+                        assert_true(setup_make(&s, types[t], k_cpu_ops()->layout_pick(types[t], ROWS, COLS, false), ROWS, COLS, MOST, FILL_RANDOM));
                         for (uint32_t r = 0; r < MOST; r++)
                                 product(dev, &s, r, 1, alone + (size_t)r * ROWS);
                         struct k_act x = { .f = s.x, .cols = COLS, .q = guarded(k_cpu_ops()->act_q_bytes(MOST, COLS)) };
@@ -560,7 +633,7 @@ int main(void) {
                 cmocka_unit_test(test_reference), cmocka_unit_test(test_layout),      cmocka_unit_test(test_variants),
                 cmocka_unit_test(test_variants_exact), cmocka_unit_test(test_odd_columns), cmocka_unit_test(test_widths),
                 cmocka_unit_test(test_gather), cmocka_unit_test(test_op),        cmocka_unit_test(test_gemm_jobs),   cmocka_unit_test(test_nan),
-                cmocka_unit_test(test_last_block), cmocka_unit_test(test_auto),
+                cmocka_unit_test(test_last_block), cmocka_unit_test(test_grid_bytes), cmocka_unit_test(test_lattice), cmocka_unit_test(test_auto),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
