@@ -5,7 +5,8 @@
  * The driver of the wide variants, included once by each (linear_avx2.c,
  * linear_avx512.c) after its tiles, which bring struct tok, T_MAX (most tokens
  * of a tile), T_PACKED (tokens up to which a tile reads the bit planes itself),
- * T_PLAIN (most tokens of a float tile) and tile_take().
+ * T_PLAIN (most tokens of a float tile), T_DIRECT (tokens up to which float
+ * weights have no panel) and tile_take().
  *
  * For each 16 output rows, pieces of 256 columns are unpacked into a panel that
  * stays in L1, and all tokens of a block pass over it, a tile at a time. A block
@@ -213,62 +214,96 @@ static inline const float *panel_floats(const struct k_weight *w, const uint8_t 
         data += row0 / K_PANEL * k_layout_panel_bytes(w->type, w->cols) + (size_t)col * K_PANEL * k_type_bytes(w->type);
         if (w->type == K_F32)
                 return (const float *)(const void *)data;
-        for (uint32_t i = 0; i < cols * K_PANEL; i += 8)
-                _mm256_store_ps(dst + i, eight(w->type, data + 2 * i));
+        if (w->type == K_F16)
+                for (uint32_t i = 0; i < cols * K_PANEL; i += 8)
+                        _mm256_store_ps(dst + i, eight(K_F16, data + 2 * i));
+        else
+                for (uint32_t i = 0; i < cols * K_PANEL; i += 8)
+                        _mm256_store_ps(dst + i, eight(K_BF16, data + 2 * i));
         return dst;
 }
 
-/* One token: a single panel's two chains of additions would wait for each other, so four panels go side by side. */
-INLINE void four_panels(enum k_type t, const uint8_t *const p[4], uint32_t cols, const float *x, float acc[4][K_PANEL]) {
+/*
+ * Few tokens: weights are converted where they are used, with no panel of floats between. A single panel and token are two
+ * chains of additions that would wait for each other, so P panels go side by side, as many as there are registers for.
+ */
+INLINE void panels_direct(enum k_type t, unsigned P, unsigned T, const uint8_t *const p[4], uint32_t cols, const float *const x[T_DIRECT],
+                          float acc[T_DIRECT][4 * K_PANEL]) {
         const size_t bytes = t == K_F32 ? 4 : 2;
-        __m256 f[4][2];
+        __m256 f[4][T_DIRECT][2];
 
 #pragma GCC unroll 4
-        for (unsigned k = 0; k < 4; k++)
-                f[k][0] = f[k][1] = _mm256_setzero_ps();
+        for (unsigned k = 0; k < P; k++)
+#pragma GCC unroll 6
+                for (unsigned i = 0; i < T; i++)
+                        f[k][i][0] = f[k][i][1] = _mm256_setzero_ps();
         for (uint32_t c = 0; c < cols; c++) {
-                __m256 v = _mm256_broadcast_ss(x + c);
+                __m256 v[T_DIRECT];
+#pragma GCC unroll 6
+                for (unsigned i = 0; i < T; i++)
+                        v[i] = _mm256_broadcast_ss(x[i] + c);
 #pragma GCC unroll 4
-                for (unsigned k = 0; k < 4; k++) {
+                for (unsigned k = 0; k < P; k++) {
                         const uint8_t *w = p[k] + c * K_PANEL * bytes;
-                        f[k][0] = _mm256_fmadd_ps(eight(t, w), v, f[k][0]);
-                        f[k][1] = _mm256_fmadd_ps(eight(t, w + 8 * bytes), v, f[k][1]);
+                        const __m256 w0 = eight(t, w), w1 = eight(t, w + 8 * bytes);
+#pragma GCC unroll 6
+                        for (unsigned i = 0; i < T; i++) {
+                                f[k][i][0] = _mm256_fmadd_ps(w0, v[i], f[k][i][0]);
+                                f[k][i][1] = _mm256_fmadd_ps(w1, v[i], f[k][i][1]);
+                        }
                 }
         }
 #pragma GCC unroll 4
-        for (unsigned k = 0; k < 4; k++) {
-                _mm256_storeu_ps(acc[k], f[k][0]);
-                _mm256_storeu_ps(acc[k] + 8, f[k][1]);
+        for (unsigned k = 0; k < P; k++)
+#pragma GCC unroll 6
+                for (unsigned i = 0; i < T; i++) {
+                        _mm256_storeu_ps(acc[i] + k * K_PANEL, f[k][i][0]);
+                        _mm256_storeu_ps(acc[i] + k * K_PANEL + 8, f[k][i][1]);
+                }
+}
+
+INLINE void rows_direct(enum k_type t, unsigned P, unsigned T, const struct k_cpu_gemm *job, uint32_t row0, uint32_t row1) {
+        const struct k_weight *w = job->w;
+        const size_t panel = k_layout_panel_bytes(t, w->cols);
+        const uint8_t *data = k_gemm_weights(job) + row0 / K_PANEL * panel;
+        const float *x[T_DIRECT];
+        float acc[T_DIRECT][4 * K_PANEL];
+
+        for (unsigned i = 0; i < T; i++)
+                x[i] = k_gemm_x(job, i);
+        for (uint32_t r = row0; r < row1; r += P * K_PANEL, data += P * panel) {
+                const uint8_t *p[4];
+                for (uint32_t k = 0; k < P; k++) /* past the end, the first once more: read and dropped */
+                        p[k] = r + k * K_PANEL < row1 ? data + k * panel : data;
+                panels_direct(t, P, T, p, w->cols, x, acc);
+                for (unsigned i = 0; i < T; i++)
+                        k_gemm_store(job, i, r, MIN(row1 - r, P * K_PANEL), acc[i]);
         }
 }
 
-static inline void rows_one(const struct k_cpu_gemm *job, uint32_t row0, uint32_t row1) {
-        const struct k_weight *w = job->w;
-        size_t panel = k_layout_panel_bytes(w->type, w->cols);
-        const uint8_t *data = k_gemm_weights(job) + row0 / K_PANEL * panel;
-        const float *x = k_gemm_x(job, 0);
-        float acc[4][K_PANEL];
-
-        for (uint32_t r = row0; r < row1; r += 4 * K_PANEL, data += 4 * panel) {
-                const uint8_t *p[4];
-                for (uint32_t k = 0; k < 4; k++) /* past the end, the first once more: read and dropped */
-                        p[k] = r + k * K_PANEL < row1 ? data + k * panel : data;
-                if (w->type == K_F32)
-                        four_panels(K_F32, p, w->cols, x, acc);
-                else if (w->type == K_F16)
-                        four_panels(K_F16, p, w->cols, x, acc);
-                else
-                        four_panels(K_BF16, p, w->cols, x, acc);
-                for (uint32_t k = 0; k < 4 && r + k * K_PANEL < row1; k++)
-                        k_gemm_store(job, 0, r + k * K_PANEL, MIN(row1 - r - k * K_PANEL, K_PANEL), acc[k]);
+INLINE void rows_direct_type(enum k_type t, const struct k_cpu_gemm *job, uint32_t row0, uint32_t row1) {
+        switch (MIN(job->n, T_DIRECT)) {
+        case 1: rows_direct(t, 4, 1, job, row0, row1); break;
+#if T_DIRECT > 1
+        case 2: rows_direct(t, 2, 2, job, row0, row1); break;
+        case 3: rows_direct(t, 2, 3, job, row0, row1); break;
+        case 4: rows_direct(t, 1, 4, job, row0, row1); break;
+        case 5: rows_direct(t, 1, 5, job, row0, row1); break;
+        case 6: rows_direct(t, 1, 6, job, row0, row1); break;
+#endif
         }
 }
 
 static inline void rows_floats(plain_fn plain, const struct k_cpu_gemm *job, struct work *wk, uint32_t row0, uint32_t row1) {
         const struct k_weight *w = job->w;
         const uint8_t *data = k_gemm_weights(job);
-        if (job->n == 1 && w->layout == K_LAYOUT_CPU && k_layout_type(w->type)->bits == 0) {
-                rows_one(job, row0, row1);
+        if (job->n <= T_DIRECT && w->layout == K_LAYOUT_CPU && k_layout_type(w->type)->bits == 0) {
+                if (w->type == K_F32)
+                        rows_direct_type(K_F32, job, row0, row1);
+                else if (w->type == K_F16)
+                        rows_direct_type(K_F16, job, row0, row1);
+                else
+                        rows_direct_type(K_BF16, job, row0, row1);
                 return;
         }
         uint32_t block = (uint32_t)MIN(MAX(BLOCK_BYTES / ((size_t)w->cols * 4) / T_PLAIN * T_PLAIN, 16u), (size_t)TOKENS_MAX);

@@ -26,6 +26,7 @@
 #define T_MAX 4u
 #define T_PACKED 2u
 #define T_PLAIN 6u
+#define T_DIRECT 6u
 
 static inline uint32_t tile_take(uint32_t n) {
         return MIN(n, T_MAX);

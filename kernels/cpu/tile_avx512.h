@@ -19,6 +19,7 @@
 #define T_MAX 8u
 #define T_PACKED 2u
 #define T_PLAIN 8u
+#define T_DIRECT 1u
 
 static inline uint32_t tile_take(uint32_t n) {
         return n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;

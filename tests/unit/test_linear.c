@@ -277,8 +277,10 @@ static void test_variants_exact(void **state) {
 static void test_odd_columns(void **state) {
         static const uint32_t cols[] = { 1, 3, 7, 33, 255, 257, 700 };
         (void)state;
-        for (unsigned i = 0; i < ELEMENTSOF(cols); i++)
+        for (unsigned i = 0; i < ELEMENTSOF(cols); i++) {
                 check_shape(21, cols[i], 9, false);
+                check_shape(70, cols[i], 1 + i % 6, false); /* few tokens: no panel, several of them side by side */
+        }
 }
 
 /* The guarantee: a row's bits are those it has alone, at every width, chunking and thread count. */
