@@ -30,7 +30,7 @@
 enum : uint32_t {
         MAIL_NONE = 0xffffffff,
         MAIL_CODES = 0x7f7f7f7f, /* codes are stored xor this */
-        MAIL_NAP = 200,          /* ns between two looks at the same words */
+        MAIL_NAP = 500,          /* ns between two looks at the same words */
         MAIL_TRIES = 1 << 24,
 };
 
