@@ -5,7 +5,8 @@
  * Products of role D: int8 codes times int8 activations on the tensor cores
  * (mma.m16n8k32, or m16n8k16 where scales change every 16 columns), scaled and
  * summed in f32. This header has what the kernel for one activation
- * (matvec_one.cuh) and the one for several (matvec_many.cuh) share.
+ * (matvec_one.cuh), for a few (matvec_few.cuh) and for several (matvec_many.cuh)
+ * share.
  *
  * One reduction order per shape, whatever the number of columns: a row's tiles
  * are shared among KS warps in contiguous runs (matvec_split); a warp has four

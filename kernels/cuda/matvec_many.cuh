@@ -3,7 +3,7 @@
 
 /* Products with 8 NT activations side by side; matvec.cuh says how. */
 
-#include "kernels/cuda/matvec_one.cuh"
+#include "kernels/cuda/matvec_few.cuh"
 
 /* Where this lane reads activations: of column g its codes, of columns 2t and 2t + 1 scales and sums; a tile's are in a row. */
 template <class Q, int NT> struct many_x {
@@ -266,10 +266,10 @@ template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, 
 }
 
 /*
- * Up to 4 columns: memory is the limit, so two blocks of a multiprocessor, each with little to hold. Beyond, reading and scaling
- * activations is, so row groups side by side; where a card's shared memory has no room for their tiles, one by one. What was
- * chosen and takes more room than that doesn't shrink: it is 1, and matvec_launch() does as if nothing was. A norm is made,
- * squares are left and mail is written with one column only; mail's image lies in memory, too.
+ * Up to 4 columns memory is the limit, so columns that nobody has are not scaled. Beyond, reading and scaling activations is, so row
+ * groups side by side; where a card's shared memory has no room for their tiles, one by one. What was chosen and takes more room
+ * than that doesn't shrink: it is 1, and matvec_launch() does as if nothing was. A norm is made, squares are left and mail is
+ * written with one column only; mail's image lies in memory, too.
  */
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         const uint32_t n = a.jobs.n;
@@ -280,6 +280,11 @@ template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args
         if (n == 1) {
                 r = a.how.deep ? matvec_one_run<TYPE, true>(d, a, warps, jobs) : matvec_one_run<TYPE, false>(d, a, warps, jobs);
                 if (r <= 0 || as_chosen || a.norm.x || a.squares || a.mail_to)
+                        return r;
+        } else if (n <= 4 && a.how.many == CUDA_MANY_RULE) {
+                r = n == 2 ? matvec_few_run<TYPE, 2>(d, a, warps, jobs, "product (int8, 2 columns)")
+                           : matvec_few_run<TYPE, 4>(d, a, warps, jobs, "product (int8, 4 columns)");
+                if (r <= 0 || as_chosen)
                         return r;
         }
         if (many == CUDA_MANY_2X16) {

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/cuda.cuh"
 
-enum { LINEAR_MOST = 7, EXPERTS_MOST = 4 };
+enum { LINEAR_MOST = 8, EXPERTS_MOST = 4 };
 
 struct linear_ways { uint32_t n; const char *name[LINEAR_MOST]; struct matvec_choice way[LINEAR_MOST]; };
 struct experts_ways { uint32_t n; const char *name[EXPERTS_MOST]; struct moe_choice way[EXPERTS_MOST]; };
@@ -17,7 +17,7 @@ struct experts_ways { uint32_t n; const char *name[EXPERTS_MOST]; struct moe_cho
 static constexpr cuda_grid RESIDENT = CUDA_GRID_RESIDENT, EVEN = CUDA_GRID_EVEN, UNITS = CUDA_GRID_UNITS;
 static constexpr cuda_many RULE = CUDA_MANY_RULE, ONE = CUDA_MANY_8, TWO = CUDA_MANY_2X8;
 
-/* By the bucket's most columns. From 2 on another kernel is among them: the rule is 8 columns up to 4, then 2 x 8, then 2 x 16. */
+/* By the bucket's most columns. From 2 on other kernels are among them: the rule is the one of few columns up to 4, then 2 x 8, then 2 x 16. */
 static const struct linear_ways linear_1 = {
         7,
         {"plain", "1 block", "1 deep block", "2 row groups", "4 row groups", "even rounds", "a block a unit"},
@@ -25,10 +25,10 @@ static const struct linear_ways linear_1 = {
          {1, 0, EVEN, 0, RULE}, {1, 0, UNITS, 0, RULE}},
 };
 static const struct linear_ways linear_4 = {
-        7,
-        {"plain", "1 block", "2 row groups", "4 row groups", "even rounds", "a block a unit", "2 x 8 columns"},
+        8,
+        {"plain", "1 block", "2 row groups", "4 row groups", "even rounds", "a block a unit", "8 columns", "2 x 8 columns"},
         {{1, 0, RESIDENT, 0, RULE}, {1, 1, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {1, 0, EVEN, 0, RULE},
-         {1, 0, UNITS, 0, RULE}, {1, 0, RESIDENT, 0, TWO}},
+         {1, 0, UNITS, 0, RULE}, {1, 0, RESIDENT, 0, ONE}, {1, 0, RESIDENT, 0, TWO}},
 };
 static const struct linear_ways linear_8 = {
         7,

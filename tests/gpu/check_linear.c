@@ -189,7 +189,7 @@ static void check_several(struct rig *r) {
 }
 
 void check_linear(struct rig *r) {
-        static const uint32_t widths[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64 };
+        static const uint32_t widths[] = { 1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 64 };
 
         for (enum k_type t = 0; t < _K_TYPE_MAX; t++) {
                 if (t == K_I32 || !mine(r, t))

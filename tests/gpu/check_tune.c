@@ -162,8 +162,8 @@ static void check_refusals(struct rig *r) {
 }
 
 void check_tune(struct rig *r) {
-        static const uint32_t shapes[][2] = { { 33, 512 }, { 256, 1024 }, { 96, 4096 }, { 160, 2880 } }, widths[] = { 1, 3, 8, 13, 16, 29, 40 };
-        static const uint32_t few[] = { 1, 7, 16, 32 };
+        static const uint32_t shapes[][2] = { { 33, 512 }, { 256, 1024 }, { 96, 4096 }, { 160, 2880 } }, widths[] = { 1, 3, 8, 13, 2, 4, 16, 29, 40 };
+        static const uint32_t few[] = { 1, 2, 4, 7, 16, 32 };
         static const enum k_type rings[] = { K_Q4_0, K_Q8_0, K_Q2_K, K_Q3_K, K_Q4_K, K_Q6_K, K_MXFP4 }; /* of all depths */
 
         for (enum k_type t = 0; t < _K_TYPE_MAX; t++)
