@@ -297,7 +297,7 @@ enum cuda_grid : uint32_t {
 };
 enum cuda_many : uint32_t { CUDA_MANY_RULE, CUDA_MANY_8, CUDA_MANY_2X8, CUDA_MANY_2X16 }; /* row groups side by side x columns */
 struct matvec_choice {
-        uint32_t groups;    /* row groups of 16 (or two, side by side) that a team of warps has in a unit */
+        uint32_t groups;    /* row groups of 16 (or two, side by side) that a team of warps has in a unit; 0: by rule */
         uint32_t per_sm;    /* most blocks of a multiprocessor; 0: what fits */
         cuda_grid grid;
         uint32_t deep;      /* a ring of more tiles */

@@ -62,7 +62,7 @@ static int matvec_try(struct cuda_dev *d, enum k_type t, const matvec_args &a, u
         return cuda_matvec_c(d, t, a, warps, jobs);
 }
 
-static const struct matvec_choice plain = {1, 0, CUDA_GRID_RESIDENT, 0, CUDA_MANY_RULE};
+static const struct matvec_choice plain = {0, 0, CUDA_GRID_RESIDENT, 0, CUDA_MANY_RULE};
 static bool is_plain(const struct matvec_choice &c) {
         return c.groups == plain.groups && c.per_sm == plain.per_sm && c.grid == plain.grid && c.deep == plain.deep && c.many == plain.many;
 }
@@ -81,7 +81,7 @@ static int matvec_launch(struct cuda_dev *d, const struct k_weight *w, matvec_ar
         a->how = lists ? plain : cuda_matvec_choice(d, w->type, rows, w->cols, a->jobs.n);
         for (;; a->how = plain) {
                 if (!a->glu) {
-                        a->per_unit = teams * a->how.groups;
+                        a->per_unit = teams * MAX(a->how.groups, 1u);
                         a->n_unit = DIV_ROUND_UP(a->n_rg, a->per_unit);
                 }
                 r = matvec_try(d, w->type, *a, teams * a->ks, jobs);

@@ -87,6 +87,7 @@ static __device__ __forceinline__ void many_quarter(const tile_src &src, Q &w, u
 
 /* NT: columns are in NT eights; SIDE: row groups that a warp has side by side, for which it reads activations once. */
 template <int TYPE, int NT, int SIDE> struct many_shape {
+        static constexpr bool HAS_MIN = qtype<TYPE>::HAS_MIN;
         static constexpr int STAGE = tile_stage<TYPE>::BYTES * SIDE;
         static constexpr int RING = STAGE > 3500 || NT * SIDE > 1 ? 2 : STAGE > 2000 ? 3 : 4;
         static constexpr int COLS = 8 * NT;
@@ -94,6 +95,10 @@ template <int TYPE, int NT, int SIDE> struct many_shape {
         static constexpr int BLOCKS = NT * SIDE > 2 ? 1 : 2; /* on a multiprocessor */
         static constexpr bool TWO = NT * SIDE < 2; /* sums of two units: one barrier each instead of two */
         static constexpr size_t red(uint32_t per_unit, uint32_t ks) { return (size_t)per_unit * ks * COLS * COL * sizeof(float) * (TWO ? 2 : 1); }
+        static size_t smem(const matvec_args &a, uint32_t warps, uint32_t per_unit) { return (size_t)warps * RING * STAGE + red(per_unit, a.ks); }
+        static uint32_t per_sm(const struct cuda_dev *d, const matvec_args &a, size_t smem) {
+                return BLOCKS > 1 && a.how.per_sm != 1 && smem <= matvec_budget(d, 2) ? 2 : 1;
+        }
 };
 
 /* Rows r .. r + 3 of a row group's column: the warps' sums, in order. at: of the first warp; to the next: 'part' floats. */
@@ -240,6 +245,27 @@ template <int TYPE, int NT, int SIDE> __global__ void __launch_bounds__(256, man
         }
 }
 
+/*
+ * How many row groups (or pairs side by side) a team has in a unit, where nothing was chosen: the more, the seldomer the warps meet;
+ * as many as give no block more than an eighth more of them in all, as long as as many blocks are resident, and as what their sums
+ * take leaves L1 (28 KB, and what shared memory leaves) room for the images of the columns.
+ */
+template <class SH> static uint32_t many_groups(const struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
+        const uint32_t per_sm = SH::per_sm(d, a, SH::smem(a, warps, a.per_unit));
+        const uint32_t beside = a.jobs.expert ? 1 : MIN(DIV_ROUND_UP(a.jobs.n, (uint32_t)SH::COLS), per_sm);
+        const uint32_t blocks = MAX(d->n_sm * per_sm / (jobs * beside), 1u);
+        const size_t image = (size_t)MIN(a.jobs.n, beside * (uint32_t)SH::COLS) * (a.kpad + a.kpad / 8 + (SH::HAS_MIN ? a.kpad / 4 : 0));
+
+        for (uint32_t groups = 4; groups > 1; groups /= 2) {
+                const size_t smem = SH::smem(a, warps, a.per_unit * groups);
+                const uint32_t work = DIV_ROUND_UP(DIV_ROUND_UP(a.n_rg, a.per_unit * groups), blocks) * groups;
+                if (work * 8 <= DIV_ROUND_UP(DIV_ROUND_UP(a.n_rg, a.per_unit), blocks) * 9 && smem <= matvec_budget(d, 1) && SH::per_sm(d, a, smem) == per_sm &&
+                    per_sm * (smem + 1024) + image <= d->smem_sm + (28 << 10))
+                        return groups;
+        }
+        return 1;
+}
+
 /* 1: this card's shared memory is too small for it. */
 template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, matvec_args a, uint32_t warps, uint32_t jobs, const char *what) {
         typedef many_shape<TYPE, NT, SIDE> SH;
@@ -256,13 +282,27 @@ template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, 
                         a.n_unit = DIV_ROUND_UP(a.n_rg, a.per_unit);
                 }
         }
-        const size_t smem = (size_t)warps * SH::RING * SH::STAGE + SH::red(a.per_unit, a.ks);
-        const uint32_t per_sm = SH::BLOCKS > 1 && a.how.per_sm != 1 && smem <= matvec_budget(d, 2) ? 2 : 1;
+        if (!a.glu && !a.how.groups) {
+                a.per_unit *= many_groups<SH>(d, a, warps, jobs);
+                a.n_unit = DIV_ROUND_UP(a.n_rg, a.per_unit);
+        }
+        const size_t smem = SH::smem(a, warps, a.per_unit);
+        const uint32_t per_sm = SH::per_sm(d, a, smem);
         const uint32_t beside = a.jobs.expert ? 1 : MIN(DIV_ROUND_UP(a.jobs.n, (uint32_t)SH::COLS), per_sm);
         if (smem > matvec_budget(d, 1))
                 return 1;
         CUDA_TRY(d, cudaFuncSetAttribute(matvec_kernel<TYPE, NT, SIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), what);
         return launch(d, what, matvec_kernel<TYPE, NT, SIDE>, matvec_grid(d, a, per_sm, jobs, beside), warps * 32, smem, a);
+}
+
+/*
+ * Row groups side by side, whose units are twice as large, or one by one. With less than three units for two multiprocessors many have
+ * one block or none, and its few warps wait for memory. Of GLU a unit is the same either way.
+ */
+static inline enum cuda_many many_rule(const struct cuda_dev *d, const matvec_args &a, uint32_t jobs) {
+        if (a.jobs.n > 8)
+                return CUDA_MANY_2X16;
+        return a.jobs.n > 4 && (a.glu || (uint64_t)DIV_ROUND_UP(a.n_rg, 2 * a.per_unit) * jobs * 2 >= (uint64_t)d->n_sm * 3) ? CUDA_MANY_2X8 : CUDA_MANY_8;
 }
 
 /*
@@ -274,7 +314,7 @@ template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, 
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         const uint32_t n = a.jobs.n;
         const bool as_chosen = a.how.deep || a.how.groups > 1 || a.how.many != CUDA_MANY_RULE;
-        const enum cuda_many many = a.how.many != CUDA_MANY_RULE ? a.how.many : n > 8 ? CUDA_MANY_2X16 : n > 4 ? CUDA_MANY_2X8 : CUDA_MANY_8;
+        const enum cuda_many many = a.how.many != CUDA_MANY_RULE ? a.how.many : many_rule(d, a, jobs);
         int r;
 
         if (n == 1) {

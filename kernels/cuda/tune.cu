@@ -17,31 +17,34 @@ struct experts_ways { uint32_t n; const char *name[EXPERTS_MOST]; struct moe_cho
 static constexpr cuda_grid RESIDENT = CUDA_GRID_RESIDENT, EVEN = CUDA_GRID_EVEN, UNITS = CUDA_GRID_UNITS;
 static constexpr cuda_many RULE = CUDA_MANY_RULE, ONE = CUDA_MANY_8, TWO = CUDA_MANY_2X8;
 
-/* By the bucket's most columns. From 2 on other kernels are among them: the rule is the one of few columns up to 4, then 2 x 8, then 2 x 16. */
+/*
+ * By the bucket's most columns. From 2 on other kernels are among them: the rule is the one of few columns up to 4, then 2 x 8, or 8 where
+ * units are few, then 2 x 16; and as many row groups as matvec_many.cuh says.
+ */
 static const struct linear_ways linear_1 = {
         7,
         {"plain", "1 block", "1 deep block", "2 row groups", "4 row groups", "even rounds", "a block a unit"},
-        {{1, 0, RESIDENT, 0, RULE}, {1, 1, RESIDENT, 0, RULE}, {1, 1, RESIDENT, 1, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE},
-         {1, 0, EVEN, 0, RULE}, {1, 0, UNITS, 0, RULE}},
+        {{0, 0, RESIDENT, 0, RULE}, {0, 1, RESIDENT, 0, RULE}, {0, 1, RESIDENT, 1, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE},
+         {0, 0, EVEN, 0, RULE}, {0, 0, UNITS, 0, RULE}},
 };
 static const struct linear_ways linear_4 = {
         8,
         {"plain", "1 block", "2 row groups", "4 row groups", "even rounds", "a block a unit", "8 columns", "2 x 8 columns"},
-        {{1, 0, RESIDENT, 0, RULE}, {1, 1, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {1, 0, EVEN, 0, RULE},
-         {1, 0, UNITS, 0, RULE}, {1, 0, RESIDENT, 0, ONE}, {1, 0, RESIDENT, 0, TWO}},
+        {{0, 0, RESIDENT, 0, RULE}, {0, 1, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {0, 0, EVEN, 0, RULE},
+         {0, 0, UNITS, 0, RULE}, {0, 0, RESIDENT, 0, ONE}, {0, 0, RESIDENT, 0, TWO}},
 };
 static const struct linear_ways linear_8 = {
-        7,
-        {"plain", "1 block", "2 row groups", "4 row groups", "even rounds", "a block a unit", "8 columns"},
-        {{1, 0, RESIDENT, 0, RULE}, {1, 1, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {1, 0, EVEN, 0, RULE},
-         {1, 0, UNITS, 0, RULE}, {1, 0, RESIDENT, 0, ONE}},
+        8,
+        {"plain", "1 block", "2 row groups", "4 row groups", "even rounds", "a block a unit", "8 columns", "2 x 8 columns"},
+        {{0, 0, RESIDENT, 0, RULE}, {0, 1, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {0, 0, EVEN, 0, RULE},
+         {0, 0, UNITS, 0, RULE}, {0, 0, RESIDENT, 0, ONE}, {0, 0, RESIDENT, 0, TWO}},
 };
 /* A multiprocessor has one block of 2 x 16 columns, but two of 2 x 8: each for other columns. */
 static const struct linear_ways linear_wide = {
-        6,
-        {"plain", "2 row groups", "4 row groups", "even rounds", "a block a unit", "2 x 8 columns"},
-        {{1, 0, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {1, 0, EVEN, 0, RULE}, {1, 0, UNITS, 0, RULE},
-         {1, 0, RESIDENT, 0, TWO}},
+        7,
+        {"plain", "1 row group", "2 row groups", "4 row groups", "even rounds", "a block a unit", "2 x 8 columns"},
+        {{0, 0, RESIDENT, 0, RULE}, {1, 0, RESIDENT, 0, RULE}, {2, 0, RESIDENT, 0, RULE}, {4, 0, RESIDENT, 0, RULE}, {0, 0, EVEN, 0, RULE},
+         {0, 0, UNITS, 0, RULE}, {0, 0, RESIDENT, 0, TWO}},
 };
 
 /* A pair of row and expert by itself, or all rows of an expert together; of down the former sums a row's experts at once. */

@@ -12,7 +12,8 @@ TYPES = ["Q4_0", "MXFP4", "Q8_0"]
 WIDE = ["2 row groups", "4 row groups", "even rounds", "a block a unit", "2 x 8 columns"]
 NAMES = {
     "product": {1: ["1 block", "1 deep block", "2 row groups", "4 row groups", "even rounds", "a block a unit"],
-                4: ["1 block", *WIDE[:4], "8 columns", "2 x 8 columns"], 8: ["1 block", *WIDE[:4], "8 columns"], 16: WIDE, 32: WIDE},
+                4: ["1 block", *WIDE[:4], "8 columns", "2 x 8 columns"], 8: ["1 block", *WIDE[:4], "8 columns", "2 x 8 columns"],
+                16: ["1 row group", *WIDE], 32: ["1 row group", *WIDE]},
     "experts": {1: ["down by expert"], 4: ["up by row", "down by expert", "up row down expert"], 8: ["up by row", "down by row", "both by row"],
                 16: ["up by row", "down by row", "both by row"], 32: ["up by row", "down by row", "both by row"]},
 } if CUDA else {"product": {n: ["2 tasks", "4 tasks", "16 tasks"] for n in (1, 4, 8, 16, 32)}}
