@@ -39,7 +39,7 @@ struct profile_rate {                   /* one product y = W x */
 struct profile_choice {                 /* how products of this kind are launched */
         struct k_tune_key key;
         char variant[24], left_out[64]; /* the backend's names; which gave other bits, or "" */
-        double plain_s, chosen_s;       /* medians of a product */
+        double plain_s, chosen_s;       /* medians of a launch, with what a step has around it (calibrate_tune.c) */
 };
 
 /* Bytes per second, seconds; 0: this device has no such thing. */

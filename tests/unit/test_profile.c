@@ -311,6 +311,23 @@ static int lazy_linear(struct k_dev *d, const struct k_batch *b, const struct k_
         return told.variant == 2 ? 0 : right->linear(d, b, a); /* very fast: does nothing */
 }
 
+static int wrong_glu(struct k_dev *d, const struct k_batch *b, const struct k_glu_args *a) {
+        int r = right->glu(d, b, a);
+
+        for (uint32_t i = 0; i < a->n * a->out->cols; i++)
+                a->out->f[i] *= 1.001f;
+        return r;
+}
+
+static int some_glu(struct k_dev *d, const struct k_batch *b, const struct k_glu_args *a) {
+        int r = right->glu(d, b, a);
+
+        if (told.variant == 1 && b->n == 4)
+                a->out->f[3] = -a->out->f[3];
+        return r;
+}
+static int (*glu)(struct k_dev *, const struct k_batch *, const struct k_glu_args *); /* or NULL */
+
 static int calibrate_with(int (*linear)(struct k_dev *, const struct k_batch *, const struct k_linear_args *),
                           int (*moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *), struct profile *p, struct h_error *err) {
         static const struct eng_device_options o = { .backend = ENG_CPU, .threads = 1 };
@@ -324,6 +341,7 @@ static int calibrate_with(int (*linear)(struct k_dev *, const struct k_batch *, 
         ops = *right;
         ops.linear = linear;
         ops.moe = moe;
+        ops.glu = glu ? glu : right->glu;
         ops.variants = some_variants;
         ops.tune = some_tune;
         d->k->ops = &ops;
@@ -356,6 +374,26 @@ static void test_left_out(void **state) {
                 assert_string_equal(p->choice[i].left_out, "same");
                 assert_true(strcmp(p->choice[i].variant, "same") != 0);
         }
+        free(p);
+}
+
+/* gate and up are timed with GLU behind them, so what comes of that is compared, too. */
+static void test_glu(void **state) {
+        struct profile *p = h_new0(struct profile, 1);
+        struct h_error err = { 0 };
+
+        (void)state;
+        glu = some_glu;
+        assert_int_equal(calibrate_with(some_linear, some_moe, p, &err), 0);
+        for (uint32_t i = 0; i < 5; i++)
+                assert_string_equal(p->choice[i].left_out, p->choice[i].key.batch == 8 || p->choice[i].key.batch == 4 ? "off by a bit" : "");
+        memset(p, 0, sizeof(*p));
+        glu = wrong_glu;
+        assert_int_equal(calibrate_with(some_linear, some_moe, p, &err), -EHEARTH);
+        if (!strstr(err.message, "launches of Q8_0 of 1 rows with GLU") || !strstr(err.message, "nothing was kept"))
+                fail_msg("%s", err.message);
+        assert_int_equal(p->n_choice, 0);
+        glu = NULL;
         free(p);
 }
 
@@ -488,7 +526,8 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken), cmocka_unit_test(test_stale), cmocka_unit_test(test_cpu),
                 cmocka_unit_test(test_no_memory), cmocka_unit_test(test_variants), cmocka_unit_test(test_wrong_products),
-                cmocka_unit_test(test_left_out), cmocka_unit_test(test_wrong_experts), cmocka_unit_test(test_rounded_experts), cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_left_out), cmocka_unit_test(test_glu),
+                cmocka_unit_test(test_wrong_experts), cmocka_unit_test(test_rounded_experts), cmocka_unit_test(test_refused),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
