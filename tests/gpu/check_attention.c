@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 3, PAGE = 64, PAGES = 80 };
+enum { SEQ = 3, PAGE = 64, PAGES = 80, FAR_PAGES = 260 /* of the only sequence */ };
 
 struct attn {
         const char *name;
@@ -56,9 +56,9 @@ struct world {
         const struct attn *t;
         struct k_kv c, g;
         struct pair k, v, w, sinks;
-        uint32_t table[SEQ * PAGES];
+        uint32_t table[SEQ * PAGES > FAR_PAGES ? SEQ * PAGES : FAR_PAGES];
         const uint32_t *tables[1];
-        uint32_t stride;
+        uint32_t stride, n_seq;
         struct k_rope_params rope;
 };
 
@@ -69,7 +69,7 @@ static void step(struct rig *r, struct world *w, uint32_t n, uint32_t n_d, const
         float *h = malloc((size_t)n * all * sizeof(float));
         uint32_t token[512] = { 0 }, state_in[SEQ] = { 0 }, state_out[512];
         uint8_t zero[SEQ] = { 0 };
-        struct k_batch b = { .n = n, .n_d = n_d, .n_seq = SEQ, .token = token, .pos = pos, .seq = seq, .state_in = state_in,
+        struct k_batch b = { .n = n, .n_d = n_d, .n_seq = w->n_seq, .token = token, .pos = pos, .seq = seq, .state_in = state_in,
                              .state_out = state_out, .state_zero = zero, .n_group = 1, .table = w->tables, .table_stride = &w->stride }, bg;
 
         memset(state_out, 0xff, sizeof(state_out));
@@ -139,16 +139,17 @@ static size_t row_bytes(const struct attn *t, uint32_t cols) {
 }
 
 /* Pages in random order, in memory that the caller has; fields of w that depend on the case alone. */
-static void world_open(struct rig *r, const struct attn *t, struct world *w) {
+static void world_open(struct rig *r, const struct attn *t, uint32_t n_seq, uint32_t n_pages, struct world *w) {
         size_t kr = row_bytes(t, t->dk), vr = row_bytes(t, t->dv);
         uint32_t seed = 11;
 
         w->t = t;
-        w->stride = PAGES;
+        w->stride = n_pages;
+        w->n_seq = n_seq;
         w->tables[0] = w->table;
-        for (uint32_t i = 0; i < SEQ * PAGES; i++)
+        for (uint32_t i = 0; i < n_seq * n_pages; i++)
                 w->table[i] = i;
-        for (uint32_t i = SEQ * PAGES - 1; i > 0; i--) {
+        for (uint32_t i = n_seq * n_pages - 1; i > 0; i--) {
                 uint32_t j = rnd(&seed) % (i + 1), x = w->table[i];
                 w->table[i] = w->table[j];
                 w->table[j] = x;
@@ -252,7 +253,7 @@ static void check_case(struct rig *r, const struct attn *t) {
         double limit = limit_of(r, t);
         uint32_t cols = t->n_head * t->dv, n = 0;
 
-        world_open(r, t, &w);
+        world_open(r, t, SEQ, PAGES, &w);
         /* prompts: 400, 37 and 1 tokens side by side; an encoder must have each sequence whole */
         const int32_t len[SEQ] = { r->tiny ? 70 : 400, r->tiny ? 20 : 37, 1 };
         for (uint32_t s = 0; s < SEQ; s++)
@@ -297,8 +298,8 @@ static void check_case(struct rig *r, const struct attn *t) {
 }
 
 /* Pages full of moderate numbers of the type. */
-static struct pair random_pages(struct rig *r, const struct attn *t, uint32_t cols, uint32_t seed) {
-        const size_t bytes = ((size_t)SEQ * PAGES * PAGE * row_bytes(t, cols) + 3) & ~(size_t)3;
+static struct pair random_pages(struct rig *r, const struct attn *t, uint32_t n_pages, uint32_t cols, uint32_t seed) {
+        const size_t bytes = ((size_t)n_pages * PAGE * row_bytes(t, cols) + 3) & ~(size_t)3;
         const size_t block = t->kv == K_Q8_0 ? 34 : t->kv == K_Q4_0 ? 18 : 2;
         uint8_t *h = malloc(bytes);
 
@@ -335,12 +336,58 @@ static const struct attn deep[] = {
 static void check_deep(struct rig *r, const struct attn *t) {
         const uint32_t seq[] = { 0, 0, 0, 0, 1, 1, 2 };
         const int32_t pos[] = { 4862, 4863, 4864, 4865, 1087, 1088, 5119 };
-        struct world w = { .k = random_pages(r, t, t->dk, 3), .v = random_pages(r, t, t->dv, 4) };
+        struct world w = { .k = random_pages(r, t, SEQ * PAGES, t->dk, 3), .v = random_pages(r, t, SEQ * PAGES, t->dv, 4) };
         char what[120];
 
-        world_open(r, t, &w);
+        world_open(r, t, SEQ, PAGES, &w);
         snprintf(what, sizeof(what), "attention %s, far on", t->name);
         check_generated(r, &w, 7, seq, pos, what);
+        world_close(r, &w);
+}
+
+/* Wide heads whose blocks, one or two a row and split, have no room for slices on any card once a launch has 64 splits or 128. */
+static const struct attn far[] = {
+        { .name = "wide, 8 heads of 1", .n_head = 8, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES, .qk_norm = true, .v_norm = true },
+        { .name = "wide, 8 heads of 2", .n_head = 8, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_HALVES, .sinks = true },
+        { .name = "wide, window", .n_head = 4, .n_head_kv = 2, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 1000 },
+        { .name = "latent", .n_head = 9, .n_head_kv = 1, .dk = 576, .dv = 512, .kv = K_F16, .rope = K_ROPE_ADJACENT, .mla = true },
+};
+
+/*
+ * Where a launch has 32, 64 and 128 splits (a power of two), whose merges two blocks share from 64 for each row on (attention_wide.cuh):
+ * rows one at a time, as two that have it, as four that have not; and rows of a prompt there, together and one at a time.
+ */
+static void check_far(struct rig *r, const struct attn *t) {
+        static const uint32_t seq[4];
+        static const int32_t pos[4] = { 8190, 8191, 8192, 8193 }, further[4] = { 16382, 16383, 16384, 16385 }, prompt[3] = { 16637, 16638, 16639 };
+        const uint32_t cols = t->n_head * t->dv;
+        struct world w = { .k = random_pages(r, t, FAR_PAGES, t->dk, 5), .v = random_pages(r, t, FAR_PAGES, t->dv, 6) };
+        struct acts o = acts_new(r, NULL, 3, cols), one = acts_new(r, NULL, 1, cols);
+        bool same = true;
+        char what[120];
+        float *x, *y;
+
+        world_open(r, t, 1, FAR_PAGES, &w);
+        snprintf(what, sizeof(what), "attention %s, very far on", t->name);
+        check_generated(r, &w, 4, seq, pos, what);
+        snprintf(what, sizeof(what), "attention %s, further on", t->name);
+        check_generated(r, &w, 4, seq, further, what);
+        snprintf(what, sizeof(what), "attention %s, two further on", t->name);
+        check_generated(r, &w, 2, seq, further + 1, what);
+        step(r, &w, 3, 0, seq, prompt, true, &o);
+        snprintf(what, sizeof(what), "attention %s, a prompt further on", t->name);
+        compare(r, what, o.f, 3, cols, cols, limit_of(r, t));
+        x = fetch(r, o.f.g, (size_t)3 * cols);
+        for (uint32_t i = 0; i < 3; i++) {
+                step(r, &w, 1, 0, seq, prompt + i, false, &one);
+                y = fetch(r, one.f.g, cols);
+                same = same && memcmp(x + (size_t)i * cols, y, cols * sizeof(float)) == 0;
+                free(y);
+        }
+        expect(r, same, "%s, one at a time", what);
+        free(x);
+        acts_free(r, &o);
+        acts_free(r, &one);
         world_close(r, &w);
 }
 
@@ -350,4 +397,6 @@ void check_attention(struct rig *r) {
                         check_case(r, &cases[i]);
         for (size_t i = 0; i < sizeof(deep) / sizeof(*deep) && !r->tiny; i++)
                 check_deep(r, &deep[i]);
+        for (size_t i = 0; i < sizeof(far) / sizeof(*far) && !r->tiny; i++)
+                check_far(r, &far[i]);
 }
