@@ -173,9 +173,9 @@ static __device__ __forceinline__ bool att_d_ended(const attn_args &a, uint32_t 
  * Splits [s0, s1) of the block's heads, in order: a warp has PIECES times 64 columns of a head, a lane two of each; of a head there
  * are per such pieces, from column c0 on. AHEAD splits are asked for before the first is needed.
  */
-template <int D, uint32_t WARPS, uint32_t PIECES = 1, uint32_t AHEAD = 16>
+template <int D, uint32_t WARPS, uint32_t PIECES, uint32_t AHEAD>
 static __device__ __forceinline__ void att_d_merge(const attn_args &a, const float *part, uint32_t row, uint32_t head0, uint32_t n_q, uint32_t s0, uint32_t s1,
-                                                   uint32_t c0 = 0, uint32_t per = D / 64 / PIECES) {
+                                                   uint32_t c0, uint32_t per) {
         const uint32_t lane = threadIdx.x & 31;
 #pragma unroll 1
         for (uint32_t i = threadIdx.x / 32; i < n_q * per; i += WARPS) {
@@ -230,6 +230,48 @@ static __device__ __forceinline__ void att_d_merge(const attn_args &a, const flo
                 for (uint32_t n = 0; n < PIECES; n++)
                         att_d_out(a, row, head, c + n * 64, make_float2(sum[n].x * inv, sum[n].y * inv));
         }
+}
+
+/*
+ * A split's sums of columns c and c + 1 of the block's h-th head, with the maximum (the merge of the splits works with natural
+ * exponents) and the denominator, which one of all that have the head leaves, too. Where there is one split, what the merge would do is done here.
+ */
+template <int D>
+static __device__ __forceinline__ void att_d_put(const attn_args &a, float *part, uint32_t row, uint32_t head0, uint32_t h, uint32_t c, uint32_t split, bool whole, bool leaves,
+                                                 const float *sinks, float m, float l, float2 sum) {
+        if (whole) {
+                const float sink = sinks[h], most = fmaxf(sink, m), f = expf(m - most);
+                l = __fmul_rn(l, f);
+                if (a.sinks)
+                        l += expf(sink - most);
+                const float inv = l > 0 ? 1.0f / l : 0;
+                att_d_out(a, row, head0 + h, c, make_float2(__fmul_rn(__fmul_rn(f, sum.x), inv), __fmul_rn(__fmul_rn(f, sum.y), inv)));
+        } else {
+                float *to_part = part + (size_t)h * a.n_split * (D + 2);
+                *(float2 *)(to_part + 2 * a.n_split + (size_t)split * D + c) = sum;
+                if (leaves)
+                        ((float2 *)to_part)[split] = make_float2(m, l);
+        }
+}
+
+/* A block's end, once it has put its sums: the merge of the row's splits by the block that is the last of them, the end of the row's image. */
+template <int D, uint32_t WARPS, uint32_t PIECES, uint32_t AHEAD>
+static __device__ __forceinline__ void att_d_end(const attn_args &a, const float *part, uint32_t row, uint32_t head0, uint32_t n_q, uint32_t s0, uint32_t s1, uint32_t c0,
+                                                 uint32_t per) {
+        __shared__ uint32_t ended_last;
+
+        if (s1 - s0 != 1) {
+                /* Partial results, then the count of those that are there; the block that completes it, back to 0, sees all. */
+                __syncthreads();
+                if (threadIdx.x == 0)
+                        ended_last = att_d_ended(a, s1 - s0);
+                __syncthreads();
+                if (!ended_last)
+                        return;
+                att_d_merge<D, WARPS, PIECES, AHEAD>(a, part, row, head0, n_q, s0, s1, c0, per);
+        }
+        if (a.merge_image && row < a.img.n_d && blockIdx.x == gridDim.x - 1)
+                att_d_image_end(a, row, a.n_head * D);
 }
 
 /*
@@ -301,7 +343,6 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
         typedef kv_raw<T> raw;
         constexpr int C = D / 32, CV = D / 64, G = S::GROUPS, HELD = S::HELD, HELD_V = S::HELD_V;
         extern __shared__ __align__(16) uint8_t sm[];
-        __shared__ uint32_t ended_last;
         const uint32_t tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
         const uint32_t group = a.n_head / a.kv.n_head_kv, parts = (group + ATT_ROWS - 1) / ATT_ROWS, kvh = blockIdx.x / parts;
         const uint32_t first = (blockIdx.x - kvh * parts) * ATT_ROWS, head0 = kvh * group + first, n_q = min(group - first, (uint32_t)ATT_ROWS);
@@ -574,10 +615,7 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
         }
         __syncthreads();
 
-        /*
-         * Tiles in order; a warp has 64 columns of a head, a lane two. The merge of the splits works with natural exponents;
-         * where there is one split, what the merge would do is done here.
-         */
+        /* Tiles in order; a warp has 64 columns of a head, a lane two. */
         const bool whole = s1 - s0 == 1;
         const int32_t split_at = (int32_t)(split * CUDA_SPLIT);
         float *part = a.part + ((size_t)blockIdx.z * a.n_head + head0) * a.n_split * (D + 2);
@@ -600,33 +638,9 @@ template <int D, int T> __global__ void __launch_bounds__(att_d<D, T>::THREADS, 
                         sum.x = __fmaf_rn(f, x[w].x, sum.x);
                         sum.y = __fmaf_rn(f, x[w].y, sum.y);
                 }
-                m = __fmul_rn(m, 0.6931471805599453f);
-                if (whole) {
-                        const float sink = sinks[h], most = fmaxf(sink, m), f = expf(m - most);
-                        l = __fmul_rn(l, f);
-                        if (a.sinks)
-                                l += expf(sink - most);
-                        const float inv = l > 0 ? 1.0f / l : 0;
-                        att_d_out(a, row, head0 + h, c, make_float2(__fmul_rn(__fmul_rn(f, sum.x), inv), __fmul_rn(__fmul_rn(f, sum.y), inv)));
-                } else {
-                        float *to_part = part + (size_t)h * a.n_split * (D + 2);
-                        *(float2 *)(to_part + 2 * a.n_split + (size_t)split * D + c) = sum;
-                        if (c == 0)
-                                ((float2 *)to_part)[split] = make_float2(m, l);
-                }
+                att_d_put<D>(a, part, row, head0, h, c, split, whole, c == 0, sinks, __fmul_rn(m, 0.6931471805599453f), l, sum);
         }
-        if (!whole) {
-                /* Partial results, then the count of those that are there; the block that completes it, back to 0, sees all. */
-                __syncthreads();
-                if (tid == 0)
-                        ended_last = att_d_ended(a, s1 - s0);
-                __syncthreads();
-                if (!ended_last)
-                        return;
-                att_d_merge<D, S::WARPS, S::PIECES, S::AHEAD>(a, part, row, head0, n_q, s0, s1);
-        }
-        if (a.merge_image && row < a.img.n_d && blockIdx.x == gridDim.x - 1)
-                att_d_image_end(a, row, a.n_head * D);
+        att_d_end<D, S::WARPS, S::PIECES, S::AHEAD>(a, part, row, head0, n_q, s0, s1, 0, D / 64 / S::PIECES);
 }
 
 template <int D, int T> static int att_d_run(struct cuda_dev *d, const attn_args &a, uint32_t rows) {

@@ -59,7 +59,6 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         constexpr int HELD = S::HELD, HELD_V = S::HELD_V, STEPS = S::STEPS, TILE = S::TILE;
         constexpr uint32_t K_HEAD = S::K_HEAD, V_HEAD = V_IN_K ? K_HEAD : S::V_HEAD;
         extern __shared__ __align__(16) uint8_t sm[];
-        __shared__ uint32_t ended_last;
         const uint32_t tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
         const uint32_t group = a.n_head / a.kv.n_head_kv, parts = (group + ATT_ROWS - 1) / ATT_ROWS;
         const uint32_t block = blockIdx.x >> a.slice_bits, kvh = block / parts;
@@ -332,10 +331,7 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
         }
         __syncthreads();
 
-        /*
-         * A warp has 64 columns of a head at a time, a lane two. The merge of the splits works with natural exponents; where there is
-         * one split, what the merge would do is done here.
-         */
+        /* A warp has 64 columns of a head at a time, a lane two. */
         const bool whole = s1 - s0 == 1;
         float *part = a.part + ((size_t)blockIdx.z * a.n_head + head0) * a.n_split * (DV + 2);
 #pragma unroll 1
@@ -356,32 +352,9 @@ template <int DK, int DV, int T> __global__ void __launch_bounds__(att_wide<DK, 
 #pragma unroll
                 for (uint32_t w = 0; w < S::WARPS; w++)
                         l = __fadd_rn(l, dens[w * ATT_ROWS + h]);
-                if (whole) {
-                        const float sink = sinks[h], most = fmaxf(sink, m), f = expf(m - most);
-                        l = __fmul_rn(l, f);
-                        if (a.sinks)
-                                l += expf(sink - most);
-                        const float inv = l > 0 ? 1.0f / l : 0;
-                        att_d_out(a, row, head0 + h, c, make_float2(__fmul_rn(__fmul_rn(f, sum.x), inv), __fmul_rn(__fmul_rn(f, sum.y), inv)));
-                } else {
-                        float *to_part = part + (size_t)h * a.n_split * (DV + 2);
-                        *(float2 *)(to_part + 2 * a.n_split + (size_t)split * DV + c) = sum;
-                        if (in == 0) /* the same bits by each slice: its merge waits for no other one */
-                                ((float2 *)to_part)[split] = make_float2(m, l);
-                }
+                att_d_put<DV>(a, part, row, head0, h, c, split, whole, in == 0, sinks, m, l, sum); /* the same bits by each slice: its merge waits for no other one */
         }
-        if (!whole) {
-                /* Partial results, then the count of those that are there; the block that completes it, back to 0, sees all. */
-                __syncthreads();
-                if (tid == 0)
-                        ended_last = att_d_ended(a, s1 - s0);
-                __syncthreads();
-                if (!ended_last)
-                        return;
-                att_d_merge<DV, S::WARPS, 2>(a, part, row, head0, n_q, s0, s1, slice * per * 64, per / 2);
-        }
-        if (a.merge_image && row < a.img.n_d && blockIdx.x == gridDim.x - 1)
-                att_d_image_end(a, row, a.n_head * DV);
+        att_d_end<DV, S::WARPS, 2, 16>(a, part, row, head0, n_q, s0, s1, slice * per * 64, per / 2);
 }
 
 /*
