@@ -428,7 +428,7 @@ struct glu_out {
 };
 int cuda_matvec_glu(struct cuda_dev *, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
                     const struct jobs *, const struct matvec_with *with, const struct glu_out *to);
-/* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. */
+/* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. Bits by type and cols alone. */
 struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
 int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
                       const float *x, size_t x_stride, const struct jobs *);
@@ -450,6 +450,7 @@ struct matmul {
         const uint8_t *x;            /* P images, one slot a row; k = their kpad */
         const __half *w; size_t w_stride;
         uint32_t m, n, k, k_image;   /* k <= k_image */
+        uint32_t w_cols;             /* <= k: that w's rows have, a multiple of 8; beyond them they count as 0 */
         const float *w_scale, *bias;
         float *y; size_t y_stride;
         const uint32_t *y_row; /* NULL: row itself */
@@ -460,6 +461,11 @@ struct matmul {
         size_t w_group, bias_group;  /* elements between experts */
 };
 int cuda_matmul(struct cuda_dev *, const struct matmul *);
+/*
+ * F16 as the file has it can be m's w: in the card's memory, since blocks read it again, rows that begin at 16 bytes, experts one
+ * behind the other. Sets w, w_stride and w_cols.
+ */
+bool cuda_matmul_in_place(struct matmul *m, const struct k_weight *w);
 int cuda_matmul_sm90(struct cuda_dev *, const struct matmul *); /* d->sm90 only */
 /*
  * The same bits from the packed matrices themselves, one type and n_out of them, or the experts of one. m has what they
@@ -484,7 +490,7 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
         X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
-        X(graph) X(linear) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec) X(matvec_a) X(matvec_b) X(matvec_c) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(graph) X(linear) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);
 CUDA_FAMILIES(X)

@@ -4,8 +4,8 @@
  *   role D: planes -> int8 tensor cores (matvec); float weights -> f32; lattice
  *           types -> decoded to f32 a slice at a time, then f32
  *   role P: F32 weights -> f32; all others -> f16 tensor cores with f32 sums, from
- *           weights decoded to f16 where they are multiplied (few rows, Hopper) or
- *           a slice at a time before (a slice stays in L2): same bits
+ *           F16 as it lies, or weights decoded to f16 where they are multiplied (few
+ *           rows, Hopper) or a slice at a time before (a slice stays in L2): same bits
  *   exact:  decoded to f32, f32
  */
 #include <errno.h>
@@ -56,8 +56,14 @@ static int linear_f16(struct cuda_dev *d, const struct linear_out *o, const uint
         m.k = m.k_image = kpad;
         m.w_scale = w->scale;
         m.y_stride = o->y_stride;
+        if (cuda_matmul_in_place(&m, w)) {
+                m.n = w->rows;
+                m.bias = o->bias;
+                m.y = o->y;
+                return cuda_matmul(d, &m);
+        }
         m.w = (const __half *)d->s_dequant;
-        m.w_stride = kpad;
+        m.w_stride = m.w_cols = kpad;
         for (uint32_t r0 = 0; r0 < w->rows; r0 += step) {
                 m.n = MIN(step, w->rows - r0);
                 if ((r = cuda_dequant(d, w, 0, r0, m.n, d->s_dequant, K_F16, kpad)) < 0)

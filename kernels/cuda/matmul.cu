@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(MM_THREADS, 2) matmul_kernel(const struct matm
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                         uint32_t r = (tid >> 2) + i * 64, c = tid & 3;
-                        bool ok = n0 + r < p.n;
-                        cp_async16(to + BM * 64 + tile_off(r, c), w + (size_t)(ok ? n0 + r : n0) * p.w_stride + s * BK + c * 8, ok);
+                        bool ok = n0 + r < p.n && s * BK + c * 8 < p.w_cols;
+                        cp_async16(to + BM * 64 + tile_off(r, c), ok ? w + (size_t)(n0 + r) * p.w_stride + s * BK + c * 8 : w, ok);
                 }
         };
 #pragma unroll
@@ -117,6 +117,17 @@ __global__ void __launch_bounds__(MM_THREADS, 2) matmul_kernel(const struct matm
                                                 y[n] = __fmaf_rn(acc[i][j][h * 2 + e], up, bias ? bias[n] : 0.0f);
                                 }
                 }
+}
+
+bool cuda_matmul_in_place(struct matmul *m, const struct k_weight *w) {
+        const size_t row = 2 * (size_t)w->cols;
+
+        if (w->type != K_F16 || w->layout != K_LAYOUT_FILE || w->place != K_PLACE_DEVICE || ((uintptr_t)w->data | row) % 16 ||
+            (w->n_expert > 1 && w->expert_stride != w->rows * row))
+                return false;
+        m->w = (const __half *)w->data;
+        m->w_stride = m->w_cols = w->cols;
+        return true;
 }
 
 int cuda_matmul(struct cuda_dev *d, const struct matmul *m) {

@@ -83,7 +83,7 @@ template <int STAGES> static int matmul_run(struct cuda_dev *d, const struct mat
         int r;
 
         if ((r = tensor_map(d, &mx, m->x, m->n_group ? m->m_all : m->m, m->k, image_slot(m->k_image), HM)) < 0 ||
-            (r = tensor_map(d, &mw, m->w, (uint64_t)m->n * MAX(m->n_group, 1u), m->k, m->w_stride * 2, BN)) < 0)
+            (r = tensor_map(d, &mw, m->w, (uint64_t)m->n * MAX(m->n_group, 1u), m->w_cols, m->w_stride * 2, BN)) < 0)
                 return r;
         CUDA_TRY(d, cudaFuncSetAttribute(matmul_sm90_kernel<STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "matrix product");
         return launch(d, "matrix product (wgmma)", matmul_sm90_kernel<STAGES>,

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host side of the int8 products (matvec.cuh): shape to launch; products with float weights and float activations. */
+/* Host side of the int8 products (matvec.cuh): shape to launch. */
 #include <errno.h>
 
 #include "kernels/cuda/matvec.cuh"
-
-CUDA_FAMILY(matvec)
 
 int cuda_matvec_a(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
 int cuda_matvec_b(struct cuda_dev *, enum k_type, const matvec_args &, uint32_t warps, uint32_t jobs);
@@ -146,122 +144,4 @@ int cuda_matvec_glu(struct cuda_dev *d, const struct linear_out *gate, const str
         a.per_unit = 4;
         a.n_unit = gate->w.rows / 32;
         return matvec_launch(d, &gate->w, &a, MAX(1u, MIN(8 / a.ks, 4u)));
-}
-
-/* ---- float weights ------------------------------------------------------------------- */
-
-struct float_args {
-        const void *w;
-        size_t w_stride, expert_stride; /* elements; bytes */
-        const float *scale, *bias;
-        float *y;
-        size_t y_stride;
-        const float *x;
-        size_t x_stride;
-        uint32_t rows, cols, many_scales;
-        struct jobs jobs;
-};
-
-template <class W> static __device__ __forceinline__ float as_float(W v);
-template <> __device__ __forceinline__ float as_float<float>(float v) { return v; }
-template <> __device__ __forceinline__ float as_float<__half>(__half v) { return __half2float(v); }
-struct bf16 { uint16_t v; };
-template <> __device__ __forceinline__ float as_float<bf16>(bf16 v) { return __uint_as_float((uint32_t)v.v << 16); }
-
-/*
- * One warp per output row, NC columns at a time. Lane l sums columns l, l + 32,
- * ... of the row in eight chains by position, so the order depends on the shape alone.
- */
-template <class W, int NC> __global__ void __launch_bounds__(128) float_kernel(const float_args a) {
-        const uint32_t lane = threadIdx.x & 31, row = blockIdx.x * 4 + (threadIdx.x >> 5);
-        uint32_t expert = 0, c0 = 0, n = a.jobs.n;
-
-        pdl_next();
-        pdl_wait();
-        if (row >= a.rows)
-                return;
-        if (a.jobs.expert) {
-                expert = a.jobs.expert[blockIdx.y];
-                if (expert == UINT32_MAX)
-                        return;
-                c0 = a.jobs.start[blockIdx.y];
-                n = a.jobs.count[blockIdx.y];
-        } else if (a.jobs.per_expert) {
-                expert = blockIdx.y;
-        }
-        const W *w = (const W *)((const uint8_t *)a.w + (size_t)expert * a.expert_stride) + (size_t)row * a.w_stride;
-        for (uint32_t cb = blockIdx.z * NC; cb < n; cb += gridDim.z * NC) {
-                const float *x[NC];
-                float s[NC][4];
-#pragma unroll
-                for (int c = 0; c < NC; c++) {
-                        uint32_t col = min(cb + c, n - 1), xr = a.jobs.x_row ? a.jobs.x_row[c0 + col] : c0 + col;
-                        if (a.jobs.per_expert)
-                                xr = xr * a.jobs.n_job + expert;
-                        x[c] = a.x + xr * a.x_stride;
-                        s[c][0] = s[c][1] = s[c][2] = s[c][3] = 0;
-                }
-                uint32_t k = lane;
-                for (; k + 96 < a.cols; k += 128) {
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                                float v = as_float(w[k + 32 * i]);
-#pragma unroll
-                                for (int c = 0; c < NC; c++)
-                                        s[c][i] = __fmaf_rn(v, x[c][k + 32 * i], s[c][i]);
-                        }
-                }
-                for (; k < a.cols; k += 32) {
-                        float v = as_float(w[k]);
-#pragma unroll
-                        for (int c = 0; c < NC; c++)
-                                s[c][0] = __fmaf_rn(v, x[c][k], s[c][0]);
-                }
-#pragma unroll
-                for (int c = 0; c < NC; c++) {
-                        float v = warp_sum(__fadd_rn(__fadd_rn(s[c][0], s[c][1]), __fadd_rn(s[c][2], s[c][3])));
-                        if (lane == 0 && cb + c < n) {
-                                if (a.scale)
-                                        v = __fmul_rn(v, a.scale[a.many_scales ? expert : 0]);
-                                if (a.bias)
-                                        v = __fadd_rn(v, a.bias[(size_t)expert * a.rows + row]);
-                                uint32_t yr = a.jobs.y_row ? a.jobs.y_row[c0 + cb + c] : c0 + cb + c;
-                                a.y[yr * a.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = v;
-                        }
-                }
-        }
-}
-
-template <class W> static int float_type(struct cuda_dev *d, const float_args &a, dim3 grid) {
-        if (a.jobs.n == 1)
-                return launch(d, "product (float)", float_kernel<W, 1>, grid, 128, 0, a);
-        grid.z = MIN(DIV_ROUND_UP(a.jobs.n, 4u), 64u);
-        return launch(d, "product (float, 4 columns)", float_kernel<W, 4>, grid, 128, 0, a);
-}
-
-int cuda_matvec_float(struct cuda_dev *d, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
-                      const float *x, size_t x_stride, const struct jobs *jobs) {
-        float_args a = {};
-        a.w = w->data;
-        a.w_stride = w->stride;
-        a.expert_stride = w->expert_stride;
-        a.many_scales = w->many_scales;
-        a.scale = w->scale;
-        a.bias = bias;
-        a.y = y;
-        a.y_stride = y_stride;
-        a.x = x;
-        a.x_stride = x_stride;
-        a.rows = w->rows;
-        a.cols = w->cols;
-        a.jobs = *jobs;
-        if (jobs->n == 0)
-                return 0;
-        dim3 grid(DIV_ROUND_UP(w->rows, 4u), jobs->expert || jobs->per_expert ? jobs->n_job : 1);
-        switch (w->type) {
-        case K_F32: return float_type<float>(d, a, grid);
-        case K_F16: return float_type<__half>(d, a, grid);
-        case K_BF16: return float_type<bf16>(d, a, grid);
-        default: return -EINVAL;
-        }
 }

@@ -239,6 +239,14 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                 p.n_group = X;
                 return cuda_matmul_direct(m->d, &o, 1, &p);
         }
+        if (cuda_matmul_in_place(&p, w)) {
+                p.n = w->rows;
+                p.bias = bias;
+                p.y = y;
+                p.n_group = X;
+                p.w_group = (size_t)w->rows * w->cols;
+                return cuda_matmul(m->d, &p);
+        }
         if (step == 0)
                 return -E2BIG;
         while (e0 < X) {
@@ -248,7 +256,7 @@ static int products_p(const struct moe_run *m, uint32_t n_rows, const struct k_w
                 if (r < 0)
                         return r;
                 p.w = (const __half *)m->d->s_dequant;
-                p.w_stride = kpad;
+                p.w_stride = p.w_cols = kpad;
                 p.n = rows;
                 p.bias = bias ? bias + r0 : NULL;
                 p.y = y + r0;

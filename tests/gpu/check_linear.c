@@ -2,6 +2,7 @@
 /* Products of every type, shape and width; the same bits at every width, in any company and at any chunking. */
 #include "check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,12 +29,10 @@ static void linear_once(struct rig *r, const struct matrix *m, struct acts *x, s
                 expect(r, false, "linear: %s", r->gpu->ops->last_error(r->gpu));
 }
 
-static void check_shape(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
+static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
         struct matrix m;
         char what[160];
 
-        if (r->tiny && (size_t)rows * cols * n > 300000)
-                return;
         if (matrix_new(r, t, rows, cols, 1, false, rows * 31 + cols + t, &m) < 0)
                 return;
         float *hx = random_floats((size_t)n * cols, n + cols), *hb = random_floats(rows, rows);
@@ -98,6 +97,11 @@ static void check_shape(struct rig *r, enum k_type t, uint32_t rows, uint32_t co
         free(hb);
 }
 
+static void check_shape(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
+        if (!r->tiny || (size_t)rows * cols * n <= 300000)
+                check_product(r, t, rows, cols, n);
+}
+
 static void check_embed(struct rig *r, enum k_type t) {
         enum { ROWS = 50, COLS = 768, N = 9 };
         struct matrix m;
@@ -155,6 +159,73 @@ static void check_twins(struct rig *r, enum k_type t, uint32_t rows, uint32_t co
         free(hb);
 }
 
+/* What is no number in one row of the weights or of x reaches no other row, whatever is multiplied beside it. */
+static void check_apart(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
+        size_t row = 0;
+        k_type_row_bytes(t, cols, &row);
+        float *hw = random_floats((size_t)rows * cols, rows + cols), *hx = random_floats((size_t)n * cols, n + cols), *y[2];
+        uint8_t *file = calloc(rows, row);
+        const uint32_t bad_w = rows / 2, bad_x = n > 1 ? n / 2 : n; /* with one row of x: of the weights only */
+
+        for (int wild = 0; wild < 2; wild++) {
+                for (uint32_t c = 0; c < cols && wild; c++) {
+                        hw[(size_t)bad_w * cols + c] = c % 2 ? NAN : INFINITY;
+                        if (bad_x < n)
+                                hx[(size_t)bad_x * cols + c] = c % 3 ? NAN : -INFINITY;
+                }
+                for (uint32_t i = 0; i < rows; i++)
+                        k_encode(t, hw + (size_t)i * cols, file + i * row, cols);
+                struct matrix m;
+                matrix_of(r, t, rows, cols, 1, false, file, &m);
+                struct pair none = { 0 }, to = both_poison(r, (size_t)n * rows);
+                struct acts x = acts_new(r, hx, n, cols);
+                linear_once(r, &m, &x, to, 0, n, n, NULL, none, true, 0);
+                y[wild] = fetch(r, to.g, (size_t)n * rows);
+                acts_free(r, &x);
+                both_free(r, &to);
+                matrix_free(r, &m);
+        }
+        bool same = true, told = true;
+        for (uint32_t i = 0; i < n; i++)
+                for (uint32_t k = 0; k < rows; k++) {
+                        const float *a = y[0] + (size_t)i * rows + k, *b = y[1] + (size_t)i * rows + k;
+                        if (i == bad_x || k == bad_w)
+                                told = told && isnan(*b);
+                        else
+                                same = same && memcmp(a, b, sizeof(*a)) == 0;
+                }
+        expect(r, same && told, "linear %s [%u, %u] n %u: what is no number stays in its row%s", k_type_name(t), rows, cols, n, told ? "" : ", but was lost");
+        free(y[0]);
+        free(y[1]);
+        free(hw);
+        free(hx);
+        free(file);
+}
+
+/* Each kernel of the float types (matvec_float.cu), at every width, from rows that begin at 16 bytes and from others. */
+static void check_floats(struct rig *r, enum k_type t) {
+        static const uint32_t widths[] = { 1, 2, 4, 5, 8, 9, 16, 17, 33, 64 };
+        const uint32_t few = 8, many = 64;
+
+        for (size_t i = 0; i < ELEMENTSOF(widths); i++) {
+                check_shape(r, t, 70, t == K_F32 ? 388 : 776, widths[i]); /* the last step of 32 lanes has some of them */
+                check_shape(r, t, 37, 203, widths[i]);
+        }
+        check_product(r, t, 1600, 8, many); /* as many blocks as 16 columns are worth it with */
+        check_product(r, t, 3200, 8, few);
+        check_product(r, t, 3200, 8, 3);
+        check_apart(r, t, 70, 776, 1);
+        check_apart(r, t, 37, 203, 6);
+        check_apart(r, t, 37, 40, 9);
+        check_apart(r, t, 1600, 264, many);
+        if (r->tiny)
+                return;
+        static const uint32_t large[] = { 1, 3, 8, 32, 200 };
+        for (size_t i = 0; i < ELEMENTSOF(large); i++)
+                check_product(r, t, 130, 14336, large[i]);
+        check_product(r, t, 2200, 1032, 40);
+}
+
 /* Three weights of one input, two types, in one call; the second reader finds the image made. */
 static void check_several(struct rig *r) {
         enum { N = 11, COLS = 512 };
@@ -209,6 +280,10 @@ void check_linear(struct rig *r) {
                         check_shape(r, of[k].t, of[k].rows, of[k].cols, widths[i]);
                 }
         }
+        static const enum k_type floats[] = { K_F32, K_F16, K_BF16 };
+        for (size_t i = 0; i < ELEMENTSOF(floats); i++)
+                if (mine(r, floats[i]))
+                        check_floats(r, floats[i]);
         if (mine(r, K_Q8_0))
                 check_shape(r, K_Q8_0, 300, 512, 200);
         static const enum k_type packed[] = { K_Q4_0, K_Q8_0, K_MXFP4, K_Q4_K, K_Q6_K, K_TQ1_0, K_TQ2_0 };

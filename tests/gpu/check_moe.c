@@ -340,7 +340,7 @@ static void head_case(struct rig *r, enum k_type t, uint32_t heads, uint32_t row
         g.y = y.g;
         RUN(r, head_linear, &b, &b, &c, &g, "head product");
         snprintf(what, sizeof(what), "head product %s, %u heads [%u, %u], n %u", k_type_name(t), heads, rows, cols, n);
-        compare(r, what, y, n, heads * yh, (size_t)heads * yh, r->exact || t == K_F32 || t == K_F16 ? 5e-6 : 1.5e-2);
+        compare(r, what, y, n, heads * yh, (size_t)heads * yh, r->exact || t == K_F32 || t == K_F16 || t == K_BF16 ? 5e-6 : 1.5e-2);
         both_free(r, &x);
         both_free(r, &y);
         matrix_free(r, &m);
@@ -390,6 +390,9 @@ void check_moe(struct rig *r) {
                 { K_Q8_0, 11, 2, 320, 96, K_GATE_SOFTMAX, true, true, false, true, 0, K_GLU_SILU },
                 { K_Q2_K, 10, 2, 512, 1280, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
                 { K_Q6_K, 10, 2, 768, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_F16, 10, 2, 264, 104, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
+                { K_BF16, 11, 2, 52, 36, K_GATE_SOFTMAX, true, true, false, true, 0, K_GLU_SILU }, /* rows that don't begin at 16 bytes */
+                { K_F32, 10, 2, 132, 260, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
         };
         for (size_t i = 0; i < sizeof(mixed) / sizeof(*mixed); i++)
                 moe_case(r, &mixed[i], r->tiny ? 6 : 23, true);
@@ -399,6 +402,13 @@ void check_moe(struct rig *r) {
                 moe_case(r, &many, 1, false);
                 moe_case(r, &many, 23, false);
         }
+        /* Float experts of prompt rows: enough blocks for the widest of their products. */
+        static const struct moe floats[] = {
+                { K_F32, 128, 4, 64, 48, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
+                { K_BF16, 12, 3, 136, 72, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(floats) && !r->tiny; i++)
+                moe_case(r, &floats[i], 70, false);
         /* An expert larger than the room in which it is decoded. */
         static const struct moe large = { K_Q4_0, 2, 1, 8192, 4384, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU };
         if (!r->tiny)
@@ -413,5 +423,7 @@ void check_moe(struct rig *r) {
         head_case(r, K_Q8_0, 8, 64, 128, 5);
         head_case(r, K_Q4_K, 4, 40, 256, 40);
         head_case(r, K_F16, 4, 33, 64, 2);
+        head_case(r, K_BF16, 3, 17, 40, 9);
+        head_case(r, K_F32, 5, 20, 18, 17);
         head_case(r, K_IQ3_S, 2, 16, 256, 2);
 }
