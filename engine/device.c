@@ -96,6 +96,11 @@ const char *eng_device_host(struct eng_device *d) {
         return d->k->mixed ? k_mixed_host(d->k) : "";
 }
 
+uint64_t eng_device_launches(struct eng_device *d, const char **ret_why) {
+        *ret_why = "";
+        return d->k->ops->graph_launches ? d->k->ops->graph_launches(d->k, ret_why) : 0;
+}
+
 int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free) {
         struct k_mem_info info;
         int r;

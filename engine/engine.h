@@ -39,6 +39,11 @@ const char *eng_device_host(struct eng_device *d);
 /* Bytes of memory the device could still give now (host: MemAvailable and cgroup limit). */
 int eng_device_memory(struct eng_device *d, uint64_t *ret_total, uint64_t *ret_free);
 int eng_device_budget(struct eng_device *d, uint64_t *ret); /* device memory that may be used in all, as configured or as it has */
+/*
+ * How often the host launched a graph of a step so far: with a device that goes on by itself, for a few of many steps only.
+ * *ret_why: why it doesn't, or "". 0 and "" where nothing is launched.
+ */
+uint64_t eng_device_launches(struct eng_device *d, const char **ret_why);
 /* Why nothing can be done with it any more in this process; NULL: it works. From any thread. */
 const char *eng_device_lost(struct eng_device *d);
 /* The kernel begun last, as file:line; "" where that is not known. From any thread, also while it runs. */

@@ -59,6 +59,18 @@ static int limits(const struct wmodel *m, struct eng_limits *l, struct h_error *
         return 0;
 }
 
+/* Steps that cost more of the processor than they might: once for each reason. */
+static void say_launches(struct wmodel *m) {
+        struct worker *w = m->worker;
+        const char *why;
+
+        (void)eng_device_launches(w->device, &why);
+        if (*why && strcmp(why, w->launches_why) != 0) {
+                snprintf(w->launches_why, sizeof(w->launches_why), "%s", why);
+                log_info(&w->log, "each step is launched by the host: %s", why);
+        }
+}
+
 static int open_context(struct wmodel *m, uint64_t *ret_bytes, struct h_error *err) {
         struct eng_limits l;
         struct eng_memory mem;
@@ -182,6 +194,7 @@ void wmodel_open(struct job *j) {
                 say_placement(m, &msg);
                 if (msg.host_computes)
                         log_info(&w->log, "what lies in host memory is computed by: %s", eng_device_host(w->device));
+                say_launches(m);
                 msg.can_chat = m->tmpl != NULL;
                 msg.can_embed = m->info.can_embed;
                 if (!m->tmpl && m->tmpl_err.code != HEARTH_E_template_missing)

@@ -92,6 +92,7 @@ struct worker {
         bool started;            /* the device is open, the sandbox closed, the other threads run */
         struct eng_device *device;
         bool on_gpu;
+        char launches_why[120];  /* said in the log, by the loader */
         struct outbox out;
         struct jobs text, compiling, quick_masks, slow_masks, loader;
 

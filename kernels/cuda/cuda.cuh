@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/loop.h"
 #include "kernels/kernels.h"
 
 enum {
@@ -141,13 +142,19 @@ struct cuda_ring { /* stream.cu */
 /*
  * Step data of graphs: the host leaves it in one of two pinned buffers, a graph's
  * first kernel fetches it. Which one, the device counts by itself: a launch needs
- * no copy beside the graph's own.
+ * no copy beside the graph's own, and a step like the one before no launch (loop.h).
  */
+struct post_said;                 /* loop.cuh */
 struct cuda_post {
         uint8_t *host[2];
-        uint64_t *count;          /* device: graph steps done */
-        volatile uint64_t *done;  /* pinned: the same, for the host */
-        uint64_t begun;
+        uint64_t *count;          /* device: graph steps done, and the number of the one under way */
+        struct post_said *said;   /* pinned: what the host is told */
+        pthread_mutex_t lock;     /* of what follows: who waits for a step may have to launch one, beside another thread's gate */
+        struct loop loop;
+        uint64_t launches;
+        uint32_t held;            /* threads that wait for the device beside the steps (atomic): no step is posted then */
+        bool off;                 /* graphs are made to be launched by the host alone */
+        char why_off[120];        /* for that, or "" */
 };
 
 /*
@@ -265,6 +272,14 @@ int cuda_event_new(struct k_dev *, void **ret);
 void cuda_event_free(struct k_dev *, void *event);
 int cuda_event_record(struct k_dev *, void *event);
 int cuda_event_wait(struct k_dev *, void *event);
+/*
+ * What was handed over so far is in the stream, and no step is posted behind it: before anything else is put there. cuda_flush() does it.
+ */
+int cuda_graph_settle(struct cuda_dev *d);
+/* Around whatever may wait for the device's work to end, by any thread: a graph that goes on and on ends after the step under way. */
+void cuda_graph_hold(struct cuda_dev *d);
+void cuda_graph_unhold(struct cuda_dev *d);
+uint64_t cuda_graph_launches(struct k_dev *, const char **ret_why);
 /* device.cu */
 size_t cuda_scratch_bytes(const struct cuda_dev *d);
 void cuda_scratch_unused(struct cuda_dev *d, uint32_t i);
@@ -490,7 +505,7 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
         X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
-        X(graph) X(linear) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(graph) X(linear) X(loop) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);
 CUDA_FAMILIES(X)

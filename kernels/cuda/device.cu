@@ -49,7 +49,7 @@ static const char *dev_where(struct k_dev *kd, char buf[64]) {
         const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
                 "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu",
-                "linear.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec_float.cu", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
+                "linear.cu", "loop.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec_float.cu", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
                 "moe.cu", "moe_product.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
                 "fault.cu", /* tests/fault: kernels that fail */
         };
@@ -424,8 +424,10 @@ static void dev_release(struct k_dev *kd) {
 
         if (--d->n_reserved > 0)
                 return;
+        cuda_graph_hold(d);
         cudaStreamSynchronize(d->stream);
         cuda_scratch_unused(d, d->last_scratch);
+        cuda_graph_unhold(d);
 }
 
 static size_t dev_act_q_bytes(uint32_t n, uint32_t cols) { return image_bytes(n, cols); }
@@ -519,6 +521,7 @@ const struct k_ops cuda_ops_table = {
         .graph_run = cuda_graph_run,
         .graph_free = cuda_graph_free,
         .graph_bytes = cuda_graph_bytes,
+        .graph_launches = cuda_graph_launches,
         .variants = cuda_variants,
         .tune = cuda_tune,
 };

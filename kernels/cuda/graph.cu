@@ -17,11 +17,13 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "kernels/cuda/loop.cuh"
 #include "kernels/cuda/mail.cuh"
 
 CUDA_FAMILY(graph)
 
 struct graph {
+        bool again; /* the device may launch it once more by itself */
         cudaGraphExec_t exec;
         uint8_t *arena;      /* its commands: host work within it has its arguments there */
         struct dbatch batch; /* every address and count of the step data */
@@ -60,7 +62,7 @@ int cuda_op_sample(struct k_dev *kd, const struct k_batch *kb, const struct k_sa
         c->scratch = (uint8_t *)a->scratch;
         if (d->taking_down) {
                 c->count = d->post.count;
-                c->done = (uint64_t *)d->post.done;
+                c->done = &d->post.said->done;
         }
         d->sample_rows = rows;
         d->n_sample = a->n;
@@ -70,49 +72,88 @@ int cuda_op_sample(struct k_dev *kd, const struct k_batch *kb, const struct k_sa
 
 /* ---- step data ------------------------------------------------------------------ */
 
-enum : size_t { POST_HEAD = 16 };
-enum : uint32_t { POST_THREADS = 256 };
+enum : size_t { POST_HEAD = sizeof(struct post_head) };
+static_assert(POST_HEAD == sizeof(uint4), "what follows is fetched in units");
+enum : uint32_t {
+        POST_THREADS = 256,
+        MOST_POSTS = 64, /* then a launch again: whatever waits for the stream, and wherever in the driver, does so for a moment only */
+        LOOKS = 4000,    /* for a word that is about to come: some microseconds */
+};
 
 /* The first n_block blocks fetch step data; all others empty the boxes of mail (mail.cuh). */
-__global__ void __launch_bounds__(POST_THREADS) post_kernel(const uint4 *a, const uint4 *b, const uint64_t *count, uint4 *to, uint32_t n,
+__global__ void __launch_bounds__(POST_THREADS) post_kernel(const uint4 *a, const uint4 *b, uint64_t *count, uint4 *to, uint32_t n,
                                                             uint32_t n_block, uint4 *mail, uint32_t n_mail) {
-        const uint32_t i = blockIdx.x * POST_THREADS + threadIdx.x, step = n_block * POST_THREADS;
+        const uint32_t i = blockIdx.x * POST_THREADS + threadIdx.x, stride = n_block * POST_THREADS;
 
         if (blockIdx.x >= n_block) {
                 pdl_wait();
-                for (uint32_t k = i - step; k < n_mail; k += gridDim.x * POST_THREADS - step)
+                for (uint32_t k = i - stride; k < n_mail; k += gridDim.x * POST_THREADS - stride)
                         mail[k] = make_uint4(MAIL_NONE, MAIL_NONE, MAIL_NONE, MAIL_NONE);
                 return;
         }
-        const uint4 *from = *count & 1 ? b : a; /* steps done: the next one's buffer */
+        const uint64_t step = *count + 1; /* steps done, and this one */
+        const uint4 *from = loop_buffer(step) ? b : a;
         const uint32_t all = *(const volatile uint32_t *)from;
 
         pdl_wait();
+        if (i == 0)
+                count[1] = step;
         if (i < n)
                 to[i] = __ldcv(from + 1 + i);
-        for (uint32_t k = n + i; k < all; k += step)
+        for (uint32_t k = n + i; k < all; k += stride)
                 to[k] = __ldcv(from + 1 + k);
+}
+
+/* A graph of nothing but the last kernel: what this driver refuses shows when the device is opened, and is said with the device's name. */
+static int try_again(struct cuda_dev *d) {
+        cudaGraphExec_t exec = NULL;
+        cudaGraph_t graph = NULL;
+        cudaError_t e;
+        int r;
+
+        CUDA_TRY(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "graph capture");
+        r = cuda_loop_kernel(d);
+        e = cudaStreamEndCapture(d->stream, &graph);
+        if (r == 0 && e != cudaSuccess)
+                r = cuda_fail(d, e, "graph capture");
+        if (r == 0 && (e = cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagDeviceLaunch)) != cudaSuccess) {
+                cudaGetLastError();
+                d->post.off = true;
+                snprintf(d->post.why_off, sizeof(d->post.why_off), "this driver makes no graphs that the device launches (%s)", cudaGetErrorName(e));
+        }
+        if (exec)
+                cudaGraphExecDestroy(exec);
+        if (graph)
+                cudaGraphDestroy(graph);
+        return r;
 }
 
 int cuda_graph_open(struct cuda_dev *d) {
         struct cuda_post *p = &d->post;
 
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
                 CUDA_TRY(d, cudaHostAlloc((void **)&p->host[i], d->stage_bytes + POST_HEAD, cudaHostAllocDefault), "staging");
-        CUDA_TRY(d, cudaHostAlloc((void **)&p->done, 64, cudaHostAllocDefault), "staging");
-        CUDA_TRY(d, cudaMalloc((void **)&p->count, sizeof(*p->count)), "staging");
-        CUDA_TRY(d, cudaMemsetAsync(p->count, 0, sizeof(*p->count), d->stream), "staging");
-        *p->done = 0;
-        return 0;
+                memset(p->host[i], 0, POST_HEAD);
+        }
+        CUDA_TRY(d, cudaHostAlloc((void **)&p->said, 64, cudaHostAllocDefault), "staging");
+        memset(p->said, 0, 64);
+        CUDA_TRY(d, cudaMalloc((void **)&p->count, 2 * sizeof(*p->count)), "staging");
+        CUDA_TRY(d, cudaMemsetAsync(p->count, 0, 2 * sizeof(*p->count), d->stream), "staging");
+        pthread_mutex_init(&p->lock, NULL);
+        return try_again(d);
 }
 
 void cuda_graph_close(struct cuda_dev *d) {
+        struct cuda_post *p = &d->post;
+
+        if (p->count)
+                pthread_mutex_destroy(&p->lock);
         for (int i = 0; i < 2; i++)
-                if (d->post.host[i])
-                        cudaFreeHost(d->post.host[i]);
-        if (d->post.done)
-                cudaFreeHost((void *)d->post.done);
-        cudaFree(d->post.count);
+                if (p->host[i])
+                        cudaFreeHost(p->host[i]);
+        if (p->said)
+                cudaFreeHost(p->said);
+        cudaFree(p->count);
 }
 
 static void nap(uint64_t ns) {
@@ -124,6 +165,106 @@ static void nap(uint64_t ns) {
 static int still_there(struct cuda_dev *d, uint32_t tries) {
         cudaError_t e = tries % 64 == 63 ? cudaStreamQuery(d->mem.stream) : cudaErrorNotReady;
         return e == cudaSuccess || e == cudaErrorNotReady ? 0 : cuda_fail(d, e, "step");
+}
+
+/* ---- whose turn it is to launch (loop.h) ----------------------------------------- */
+
+static uint64_t steps_done(const struct cuda_dev *d) { return __atomic_load_n(&d->post.said->done, __ATOMIC_ACQUIRE); }
+
+static int launch_graph(struct cuda_dev *d, const struct graph *g) {
+        CUDA_TRY(d, cudaGraphLaunch(g->exec, d->stream), "step graph");
+        d->post.launches++;
+        return 0;
+}
+
+/* Locked. 1: what becomes of a posted step is not known yet. */
+static int look(struct cuda_dev *d) {
+        struct cuda_post *p = &d->post;
+        enum loop_state s;
+
+        if (d->lost)
+                return -EIO;
+        while ((s = loop_look(&p->loop, __atomic_load_n(&p->said->verdict, __ATOMIC_ACQUIRE))) == LOOP_LAUNCH) {
+                int r = launch_graph(d, (const struct graph *)p->loop.graph);
+                if (r < 0)
+                        return r;
+                loop_launched(&p->loop);
+        }
+        return s == LOOP_UNKNOWN;
+}
+
+/* Whenever a step is waited for: one that the device didn't go on to is launched. If its word is due, it is waited for. */
+static int look_again(struct cuda_dev *d) {
+        struct cuda_post *p = &d->post;
+        bool due = true;
+        int r = 1;
+
+        for (uint32_t i = 0; r == 1 && due && i < LOOKS; i++) {
+                pthread_mutex_lock(&p->lock);
+                r = look(d);
+                due = steps_done(d) >= p->loop.sure;
+                pthread_mutex_unlock(&p->lock);
+        }
+        return MIN(r, 0);
+}
+
+int cuda_graph_settle(struct cuda_dev *d) {
+        struct cuda_post *p = &d->post;
+        int r = 1;
+
+        for (uint32_t tries = 0; r == 1; tries++) {
+                pthread_mutex_lock(&p->lock);
+                r = look(d);
+                if (r == 0)
+                        loop_leave(&p->loop);
+                pthread_mutex_unlock(&p->lock);
+                if (r == 1 && tries > LOOKS) {
+                        int t = still_there(d, tries);
+                        if (t < 0)
+                                return t;
+                        nap(20000);
+                }
+        }
+        return r;
+}
+
+void cuda_graph_hold(struct cuda_dev *d) { __atomic_fetch_add(&d->post.held, 1, __ATOMIC_RELAXED); }
+void cuda_graph_unhold(struct cuda_dev *d) { __atomic_fetch_sub(&d->post.held, 1, __ATOMIC_RELAXED); }
+
+/* The step in its buffer, by one of the two ways. */
+static int hand_over(struct cuda_dev *d, const struct graph *g, uint8_t *to) {
+        struct cuda_post *p = &d->post;
+        bool post;
+        int r = 0;
+
+        pthread_mutex_lock(&p->lock);
+        if (p->said->refused && !p->off) {
+                p->off = true;
+                snprintf(p->why_off, sizeof(p->why_off), "the device would not launch its graph (%s)", cudaGetErrorName((cudaError_t)p->said->refused));
+        }
+        post = !p->off && __atomic_load_n(&p->held, __ATOMIC_RELAXED) == 0 && loop_may_post(&p->loop, g, MOST_POSTS);
+        if (post) {
+                __atomic_store_n(&((struct post_head *)to)->step, loop_post(&p->loop), __ATOMIC_RELEASE);
+                r = look(d);
+        }
+        pthread_mutex_unlock(&p->lock);
+        if (post)
+                return MIN(r, 0);
+        r = cuda_graph_settle(d);
+        pthread_mutex_lock(&p->lock);
+        if (r == 0)
+                r = launch_graph(d, g);
+        if (r == 0)
+                loop_begin(&p->loop, g->again ? g : NULL);
+        pthread_mutex_unlock(&p->lock);
+        return r;
+}
+
+uint64_t cuda_graph_launches(struct k_dev *kd, const char **ret_why) {
+        const struct cuda_post *p = &cuda_dev_of(kd)->post;
+
+        *ret_why = p->why_off;
+        return p->launches;
 }
 
 /* ---- graphs ------------------------------------------------------------------- */
@@ -154,7 +295,31 @@ static int set_mail(struct cuda_dev *d, cudaGraph_t graph, uint32_t n_mail) {
         return 0;
 }
 
+/* So that the device can launch it, if it may be (again) and the driver does that. */
+static int instantiate(struct cuda_dev *d, struct graph *g, cudaGraph_t graph, bool again) {
+        cudaError_t e = again ? cudaGraphInstantiate(&g->exec, graph, cudaGraphInstantiateFlagDeviceLaunch) : cudaErrorNotSupported;
+
+        g->again = e == cudaSuccess;
+        if (g->again)
+                d->post.why_off[0] = 0;
+        else if (e != cudaErrorMemoryAllocation) {
+                if (again) {
+                        cudaGetLastError();
+                        snprintf(d->post.why_off, sizeof(d->post.why_off), "the driver makes no graph of these steps that the device launches (%s)",
+                                 cudaGetErrorName(e));
+                } else if (!d->post.off) {
+                        snprintf(d->post.why_off, sizeof(d->post.why_off), "the host computes a part of these steps");
+                }
+                e = cudaGraphInstantiate(&g->exec, graph, 0);
+        }
+        if (e == cudaSuccess)
+                return 0;
+        g->exec = NULL;
+        return cuda_fail(d, e, "graph");
+}
+
 static int capture(struct cuda_dev *d, struct graph *g) {
+        const bool again = !d->post.off && !d->has_host; /* a device's own launches do no host work */
         const uint32_t n = (uint32_t)DIV_ROUND_UP(d->stage_used, sizeof(uint4)), n_block = DIV_ROUND_UP(n, (uint32_t)POST_THREADS);
         cudaGraph_t graph = NULL;
         size_t n_node = 0;
@@ -170,13 +335,15 @@ static int capture(struct cuda_dev *d, struct graph *g) {
         if (r == 0)
                 r = cuda_run_all(d, g->arena);
         d->mail.on = false;
+        if (r == 0 && again)
+                r = cuda_loop_kernel(d);
         e = cudaStreamEndCapture(d->stream, &graph);
         if (r == 0 && e != cudaSuccess)
                 r = cuda_fail(d, e, "graph capture");
         if (r == 0 && d->mail.used)
                 r = set_mail(d, graph, (uint32_t)(d->mail.used / 4));
-        if (r == 0 && (e = cudaGraphInstantiate(&g->exec, graph, 0)) != cudaSuccess)
-                r = cuda_fail(d, e, "graph");
+        if (r == 0)
+                r = instantiate(d, g, graph, again);
         if (r == 0 && (e = cudaGraphGetNodes(graph, NULL, &n_node)) != cudaSuccess)
                 r = cuda_fail(d, e, "graph");
         g->bytes = n_node * NODE_BYTES;
@@ -236,9 +403,13 @@ void cuda_graph_free(struct k_dev *kd, void *graph) {
 
         if (!g)
                 return;
+        if (d->post.loop.graph == g)
+                (void)cuda_graph_settle(d); /* of a lost device nobody asks any more what became of the steps */
         if (g->exec) {
+                cuda_graph_hold(d);
                 cudaStreamSynchronize(d->stream);
                 cudaGraphExecDestroy(g->exec);
+                cuda_graph_unhold(d);
         }
         if (g->batch.n)
                 d->graph_bytes -= g->bytes;
@@ -255,14 +426,17 @@ size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n_ops) {
 /* The buffer of the next graph step, once the step that used it last is done. */
 static int post_room(struct cuda_dev *d, uint8_t **ret) {
         struct cuda_post *p = &d->post;
+        const uint64_t begun = p->loop.begun; /* changed by us alone: who begins steps */
 
-        for (uint32_t tries = 0; p->begun >= 2 && *p->done < p->begun - 1; tries++) {
-                int r = still_there(d, tries);
+        for (uint32_t tries = 0; steps_done(d) + 1 < begun; tries++) {
+                int r = look_again(d);
+                if (r == 0)
+                        r = still_there(d, tries);
                 if (r < 0)
                         return r;
                 nap(20000);
         }
-        *ret = p->host[p->begun & 1];
+        *ret = p->host[loop_buffer(begun + 1)];
         return 0;
 }
 
@@ -272,7 +446,7 @@ int cuda_graph_run(struct k_dev *kd, void *graph, struct k_batch *kb, const stru
         const struct k_sample_row *dev = NULL;
         struct dbatch b;
         uint8_t *to = NULL;
-        int r = cuda_flush(d);
+        int r = d->lost ? -EIO : d->arena_used ? cuda_flush(d) : 0;
 
         if (r == 0)
                 r = post_room(d, &to);
@@ -289,13 +463,12 @@ int cuda_graph_run(struct k_dev *kd, void *graph, struct k_batch *kb, const stru
                 return -EINVAL; /* another shape */
         if ((r = cuda_stage_lists(d, dev, rows, g->n_sample, g->n_vocab)) < 0)
                 return r;
-        *(uint32_t *)to = (uint32_t)DIV_ROUND_UP(d->stage_used, sizeof(uint4));
+        ((struct post_head *)to)->units = (uint32_t)DIV_ROUND_UP(d->stage_used, sizeof(uint4));
         d->stage_dirty = false;
-        CUDA_TRY(d, cudaGraphLaunch(g->exec, d->stream), "step graph");
-        d->post.begun++;
+        r = hand_over(d, g, to);
         d->stage_to = d->stage_host[d->stage_turn];
         d->stage_used = 0;
-        return 0;
+        return r;
 }
 
 /* ---- beside the host --------------------------------------------------------------- */
@@ -334,23 +507,25 @@ int cuda_event_wait(struct k_dev *kd, void *event) {
 /*
  * Sleeps rather than spins or waits for an event: a wake-up costs less of the
  * thread's time than the driver's wait. The device is asked for its state now and
- * then: a lost one writes no stamps.
+ * then: a lost one writes no stamps. Before each sleep a step that it didn't go on to is launched.
  */
 int cuda_sample_wait(struct k_dev *kd, const struct k_sample_out *out, uint32_t n, uint64_t stamp, uint64_t after_ns) {
         struct cuda_dev *d = cuda_dev_of(kd);
         uint32_t i = 0;
+        int r = look_again(d);
 
-        if (after_ns)
+        if (r == 0 && after_ns)
                 nap(after_ns);
-        for (uint32_t tries = 0; i < n; tries++) {
+        for (uint32_t tries = 0; r == 0 && i < n; tries++) {
                 while (i < n && __atomic_load_n(&out[i].stamp, __ATOMIC_ACQUIRE) == stamp)
                         i++;
                 if (i == n)
                         break;
-                int r = still_there(d, tries);
-                if (r < 0)
-                        return r;
-                nap(20000);
+                r = look_again(d);
+                if (r == 0)
+                        r = still_there(d, tries);
+                if (r == 0)
+                        nap(20000);
         }
-        return cuda_host_check(d);
+        return r < 0 ? r : cuda_host_check(d);
 }

@@ -56,7 +56,9 @@ void *cuda_mem_alloc(struct k_dev *kd, size_t bytes) {
                 e = cudaErrorMemoryAllocation;
         } else {
                 cudaSetDevice(d->ordinal); /* any thread may come */
+                cuda_graph_hold(d);
                 e = cudaMalloc(&b->p, bytes);
+                cuda_graph_unhold(d);
                 if (e != cudaSuccess) {
                         cudaGetLastError(); /* out of memory is not sticky */
                         snprintf(d->mem.error, sizeof(d->mem.error), "%zu bytes: %s", bytes, cudaGetErrorString(e));
@@ -86,6 +88,7 @@ void cuda_mem_free(struct k_dev *kd, void *p) {
          * seen. That one comes from another thread than the steps': what they record is not to be touched.
          */
         cudaSetDevice(d->ordinal);
+        cuda_graph_hold(d);
         cudaStreamSynchronize(d->stream);
         pthread_mutex_lock(&d->mem.lock);
         for (at = &d->mem.blocks; (b = *at) != NULL; at = &b->next)
@@ -97,6 +100,7 @@ void cuda_mem_free(struct k_dev *kd, void *p) {
                 }
         pthread_mutex_unlock(&d->mem.lock);
         cudaFree(p);
+        cuda_graph_unhold(d);
 }
 
 void cuda_memory_close(struct cuda_dev *d) {
@@ -146,7 +150,10 @@ int cuda_pin(struct k_dev *kd, const void *host, size_t bytes, const void **ret_
 
         LOAD_TRY(d, cudaSetDevice(d->ordinal), "pinning memory");
         cudaDeviceGetAttribute(&ro, cudaDevAttrHostRegisterReadOnlySupported, d->ordinal);
-        LOAD_TRY(d, cudaHostRegister((void *)host, bytes, cudaHostRegisterMapped | (ro ? cudaHostRegisterReadOnly : 0)), "pinning memory");
+        cuda_graph_hold(d);
+        const cudaError_t e = cudaHostRegister((void *)host, bytes, cudaHostRegisterMapped | (ro ? cudaHostRegisterReadOnly : 0));
+        cuda_graph_unhold(d);
+        LOAD_TRY(d, e, "pinning memory");
         if (cudaHostGetDevicePointer(&dev, (void *)host, 0) != cudaSuccess) {
                 cudaGetLastError();
                 dev = NULL;
@@ -158,9 +165,13 @@ int cuda_pin(struct k_dev *kd, const void *host, size_t bytes, const void **ret_
 }
 
 void cuda_unpin(struct k_dev *kd, const void *host) {
-        cudaSetDevice(cuda_dev_of(kd)->ordinal);
+        struct cuda_dev *d = cuda_dev_of(kd);
+
+        cudaSetDevice(d->ordinal);
+        cuda_graph_hold(d);
         if (cudaHostUnregister((void *)host) != cudaSuccess)
                 cudaGetLastError();
+        cuda_graph_unhold(d);
 }
 
 int cuda_load(struct k_dev *kd, void *dst, const void *src, size_t bytes) {
@@ -190,16 +201,23 @@ int cuda_load_wait(struct k_dev *kd) {
 const char *cuda_load_error(struct k_dev *kd) { return cuda_dev_of(kd)->mem.error; }
 
 void *cuda_host_alloc(struct k_dev *kd, size_t bytes) {
+        struct cuda_dev *d = cuda_dev_of(kd);
         void *p = NULL;
 
-        cudaSetDevice(cuda_dev_of(kd)->ordinal);
-        if (cudaHostAlloc(&p, MAX(bytes, (size_t)1), cudaHostAllocDefault) == cudaSuccess)
-                return p;
-        cudaGetLastError();
-        return NULL;
+        cudaSetDevice(d->ordinal);
+        cuda_graph_hold(d);
+        if (cudaHostAlloc(&p, MAX(bytes, (size_t)1), cudaHostAllocDefault) != cudaSuccess) {
+                cudaGetLastError();
+                p = NULL;
+        }
+        cuda_graph_unhold(d);
+        return p;
 }
 
-void cuda_host_free(struct k_dev *, void *p) {
-        if (p)
-                cudaFreeHost(p);
+void cuda_host_free(struct k_dev *kd, void *p) {
+        if (!p)
+                return;
+        cuda_graph_hold(cuda_dev_of(kd));
+        cudaFreeHost(p);
+        cuda_graph_unhold(cuda_dev_of(kd));
 }

@@ -179,8 +179,9 @@ int cuda_flush(struct cuda_dev *d) {
 
         if (d->lost)
                 return -EIO;
-        if (d->arena_used == 0)
-                return 0;
+        r = cuda_graph_settle(d);
+        if (r < 0 || d->arena_used == 0)
+                return r;
         if (d->taking_down) {
                 snprintf(d->error, sizeof(d->error), "a step with more than %zu bytes of commands, or one that waits, has no graph",
                          d->arena_bytes);

@@ -33,7 +33,10 @@ extern "C" int fault_device_open(struct k_dev *kd) { return cuda_crumbs_fault(cu
 
 extern "C" int fault_device_launch(struct k_dev *kd, enum fault fault, uint32_t endless_s) {
         struct cuda_dev *d = cuda_dev_of(kd);
+        int r = cuda_graph_settle(d); /* it comes next */
 
+        if (r < 0)
+                return r;
         switch (fault) {
         case FAULT_ADDRESS: return launch(d, "a wild address", address_kernel, 1, 1, 0, (volatile uint32_t *)4096);
         case FAULT_TRAP: return launch(d, "a trap", trap_kernel, 1, 1, 0);

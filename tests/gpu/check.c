@@ -250,7 +250,7 @@ bool compare(struct rig *r, const char *what, struct pair p, uint32_t n, uint32_
 
 static const struct { const char *name; void (*run)(struct rig *); } parts[] = {
         { "linear", check_linear }, { "rows", check_rows }, { "attention", check_attention }, { "recurrent", check_recurrent },
-        { "moe", check_moe }, { "memory", check_memory }, { "sample", check_sample }, { "tune", check_tune },
+        { "moe", check_moe }, { "memory", check_memory }, { "sample", check_sample }, { "tune", check_tune }, { "loop", check_loop },
 };
 
 /* A wild address ends the context; the error names the kernel's place in the source. Nothing can follow. */

@@ -89,3 +89,4 @@ void check_moe(struct rig *r);
 void check_memory(struct rig *r);
 void check_sample(struct rig *r);
 void check_tune(struct rig *r);
+void check_loop(struct rig *r);

@@ -116,20 +116,20 @@ def main():
         expect(rc == 77 and "A card" in out and not calls, "no device: status %d, %r" % (rc, out))
         rig.check()
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and out.strip().split("\n")[-1] == "42 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 14, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and out.strip().split("\n")[-1] == "48 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 16, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and "42 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and "48 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops", "--fresh")
-        expect(rc == 0 and len(calls) == 14, "--fresh: %d, %d calls" % (rc, len(calls)))
+        expect(rc == 0 and len(calls) == 16, "--fresh: %d, %d calls" % (rc, len(calls)))
         state = os.path.join(rig.build, "gpu-results.json")
         with open(state) as f:
             first = json.load(f)
 
         rig.check("two")
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and len(calls) == 14, "another build: %d, %d calls" % (rc, len(calls)))
+        expect(rc == 0 and len(calls) == 16, "another build: %d, %d calls" % (rc, len(calls)))
         rc, out, calls = rig.run("--merge", state)
-        expect("42 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
+        expect("48 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
         with open(os.path.join(tmp, "old.json"), "w") as f:
             json.dump(first, f)
         for options, why in ((("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none.json")), "none.json")):
@@ -147,11 +147,11 @@ def main():
         rc, out, calls = rig.run("--jobs", "0")
         expect(rc == 2 and "--jobs is 1 or more" in out, "no jobs: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--merge", os.path.join(tmp, "old.json"))
-        expect("left out" in out and "42 passed" in out, "another build's results: %r" % out)
+        expect("left out" in out and "48 passed" in out, "another build's results: %r" % out)
 
         rig.check("three", moe=1)
         rc, out, calls = rig.run("--part", "exact")
-        expect(rc == 1 and "FAIL exact/moe" in out and "moe is wrong" in out and "21 passed, 1 failed" in out,
+        expect(rc == 1 and "FAIL exact/moe" in out and "moe is wrong" in out and "24 passed, 1 failed" in out,
                "a failing unit: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--part", "perplexity")
         expect(rc == 0 and "0 passed, 0 failed, 4 skipped" in out, "no model: %d, %r" % (rc, out))
@@ -167,7 +167,7 @@ def main():
         os.environ["PATH"] = tools + ":" + before
         n = len(os.sched_getaffinity(0))
         rc, out, calls = rig.run("--part", "initcheck", "--jobs", str(n))
-        expect(rc == 0 and "42 passed, 0 failed" in out and len(calls) == 42 and all(c.startswith("--tool initcheck") and c.endswith(" cores 1") for c in calls),
+        expect(rc == 0 and "44 passed, 0 failed" in out and len(calls) == 44 and all(c.startswith("--tool initcheck") and c.endswith(" cores 1") for c in calls),
                "a core for each: %d, %r, %r" % (rc, out, calls))
         os.environ["PATH"] = before
 

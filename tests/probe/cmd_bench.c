@@ -24,7 +24,7 @@ struct bench {
         struct eng_item *items;
         struct eng_result *res;
         double cpu, begin; /* seconds of this thread's CPU time: of all decoding, and until so many of its steps were queued */
-        uint64_t steps, looks, sleeps;
+        uint64_t steps, looks, sleeps, launches;
         uint32_t different; /* tokens among the sequences of a step */
 };
 
@@ -136,19 +136,22 @@ static int time_decode(struct bench *b, double *ret) {
         bool ahead = eng_context_ahead(b->p->context);
         uint32_t n = b->o->batch;
         double t0, cpu;
-        uint64_t sleeps;
+        uint64_t sleeps, launches;
+        const char *why;
         int r = new_sequences(b, n);
 
         if (r == 0)
                 r = fill_depth(b, n);
         t0 = now_seconds();
         sleeps = sleeps_so_far();
+        launches = eng_device_launches(b->p->device, &why);
         cpu = cpu_seconds();
         for (uint32_t step = 0; r == 0 && step < b->o->decode + ahead; step++)
                 r = decode_step(b, step, n, ahead);
         *ret = (double)b->o->decode * n / (now_seconds() - t0);
         b->cpu += cpu_seconds() - cpu;
         b->sleeps += sleeps_so_far() - sleeps;
+        b->launches += eng_device_launches(b->p->device, &why) - launches;
         b->steps += b->o->decode;
         b->different = r == 0 ? count_different(b->p, b->seq, n) : 0;
         drop_sequences(b, n);
@@ -208,21 +211,23 @@ static void report(const struct bench *b, const struct eng_memory *mem, double p
         const double steps = (double)MAX(b->steps, 1u), looks = (double)MAX(b->looks, 1u), clock = b->looks ? cpu_clock_cost() : 0;
         const double all_us = MAX(b->cpu - 2 * (double)b->looks * clock, 0.0) / steps * 1e6;
         const double begin_us = MIN(MAX(b->begin / looks - clock, 0.0) * 1e6, all_us), finish_us = all_us - begin_us;
-        const double sleeps = (double)b->sleeps / steps;
+        const double sleeps = (double)b->sleeps / steps, launches = (double)b->launches / steps;
+        const char *why;
 
+        (void)eng_device_launches(p->device, &why);
         if (o->json)
                 printf("{\"model\": \"%s\", \"type\": \"%s\", \"device\": \"%s\", \"prefill\": %u, \"decode\": %u, "
                        "\"depth\": %u, \"batch\": %u, \"different\": %u, \"repeat\": %u, \"prefill_tok_s\": %.2f, \"decode_tok_s\": %.2f, "
                        "\"load_s\": %.3f, \"peak_bytes\": %llu, \"planned_bytes\": %llu, \"cpu_us_per_step\": %.2f, "
-                       "\"cpu_us_begin\": %.2f, \"cpu_us_finish\": %.2f, \"sleeps_per_step\": %.3f}\n",
+                       "\"cpu_us_begin\": %.2f, \"cpu_us_finish\": %.2f, \"sleeps_per_step\": %.3f, \"launches_per_step\": %.3f, \"launched_by_host\": \"%s\"}\n",
                        info->name, info->type, eng_device_describe(p->device), o->prefill, o->decode, o->depth,
                        o->batch, b->different, o->repeat, pre, dec, p->load_seconds, (unsigned long long)peak_bytes(),
-                       (unsigned long long)mem->total, all_us, begin_us, finish_us, sleeps);
+                       (unsigned long long)mem->total, all_us, begin_us, finish_us, sleeps, launches, why);
         else
                 printf("%s %s, %s\nprefill %u at depth %u: %.1f tok/s\ndecode %u at depth %u, batch %u (%u different tokens a step): %.1f tok/s\n"
-                       "cpu_us_per_step %.2f (this thread, mean of %llu; %.2f until the step is queued, %.2f waiting for one and reading it, %.2f sleeps)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
+                       "cpu_us_per_step %.2f (this thread, mean of %llu; %.2f until the step is queued, %.2f waiting for one and reading it, %.2f sleeps, %.3f launches%s%s)\nload %.2f s, peak %.1f MB, planned %.1f MB (graphs %.1f MB)\n", info->name, info->type,
                        eng_device_describe(p->device), o->prefill, o->depth, pre, o->decode, o->depth, o->batch, b->different, dec,
-                       all_us, (unsigned long long)b->steps, begin_us, finish_us, sleeps, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
+                       all_us, (unsigned long long)b->steps, begin_us, finish_us, sleeps, launches, *why ? ": " : "", why, p->load_seconds, (double)peak_bytes() / 1e6, (double)mem->total / 1e6,
                        (double)mem->graphs / 1e6);
         if (!o->json)
                 report_place(p);
