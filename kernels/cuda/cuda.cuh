@@ -10,7 +10,8 @@
  * or earlier when the caller needs a result (download, sync, ...). Between
  * graph_begin and graph_end it is captured into a CUDA graph instead, which
  * graph_run replays: what changes from step to step (tokens, positions, page
- * tables, parameters of sampling) is staged to fixed addresses, in one copy.
+ * tables, parameters of sampling) is staged to fixed addresses, in one copy. A
+ * step like the one before need not even be launched: the device goes on (loop.h).
  *
  * Roles: rows [0, n_d) of a product go through the int8 tensor-core kernel
  * (matvec.cu), the others through the f16 one (matmul.cu). Neither looks at how

@@ -33,7 +33,7 @@ def main():
             expect(f.get("different") == batch and f.get("decode_tok_s", 0) > 0, model, "bench, batch", batch, f)
             # The thread's time for a step: its halves add up, and with one thread it is most of the step's.
             both, step_us = f.get("cpu_us_begin", 0) + f.get("cpu_us_finish", 0), 1e6 * batch / max(f.get("decode_tok_s", 0), 1e-9)
-            expect(abs(both - f.get("cpu_us_per_step", -1)) < 0.1 and 0 < both <= step_us * 1.1 and f.get("sleeps_per_step", -1) >= 0,
+            expect(abs(both - f.get("cpu_us_per_step", -1)) < 0.1 and 0 < both <= step_us * 1.1 and f.get("sleeps_per_step", -1) >= 0 and f.get("launches_per_step") == 0,
                    model, "bench's halves, batch", batch, f)
         figures = run("suite", model, "--depth", "16", "--decode", "3")
         got = [(f["n"], f["different"]) for f in figures if f.get("what") == "batch"]
