@@ -172,8 +172,8 @@ static void place_state(struct eng_context *c) {
         for (uint32_t i = 0; i < d->n_state; i++) {
                 uint64_t slots = (uint64_t)c->n_seq * c->slots;
                 c->state[i].conv = (float *)step_at(&at, slots, (uint64_t)d->state[i].conv_floats * 4);
-                if (d->state[i].state_floats)
-                        c->state[i].state = (float *)step_at(&at, slots, (uint64_t)d->state[i].state_floats * 4);
+                if (d->state[i].n_v)
+                        c->state[i].state = (float *)step_at(&at, slots, (uint64_t)context_state_floats(c->dev->ops, &d->state[i]) * 4);
         }
 }
 

@@ -154,6 +154,11 @@ static inline bool context_keeps_kv(const struct eng_limits *l, const struct eng
         return !n->mtp || l->n_draft > 0;
 }
 
+/* Floats of a slot beside the convolution's; 0: a short convolution. */
+static inline size_t context_state_floats(const struct k_ops *ops, const struct eng_state_need *n) {
+        return n->n_v ? ops->delta_slot(n->n_k, n->n_v, n->s_k, n->s_v) : 0;
+}
+
 struct sequence *context_seq(const struct eng_context *c, eng_seq s); /* NULL: stale */
 
 /* Slot of the whole state memory in which sequence s reads or writes its slot k. */

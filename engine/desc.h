@@ -33,10 +33,11 @@ struct eng_kv_need {
         bool mtp;     /* belongs to an MTP layer */
 };
 
-/* The state of one recurrent layer, floats per slot. */
+/* The state of one recurrent layer. */
 struct eng_state_need {
         uint32_t layer;
-        size_t conv_floats, state_floats; /* state_floats 0: a short convolution */
+        size_t conv_floats;            /* of a slot */
+        uint32_t n_k, n_v, s_k, s_v;   /* of a delta net, whose slots take what the backend says (ops->delta_slot); 0: a short convolution */
 };
 
 enum eng_mixer { ENG_MIX_ATTENTION, ENG_MIX_MLA, ENG_MIX_DELTA, ENG_MIX_SHORTCONV };
@@ -206,6 +207,3 @@ struct eng_desc *arch_desc_free(struct eng_desc *d); /* NULL ok; returns NULL */
 /* Writes the names of the architectures known, comma separated, as far as they fit. */
 void arch_known(char *buf, size_t n);
 bool arch_is_known(const char *name, size_t n);
-
-/* Floats of recurrent state per slot over all layers (convolutions included). */
-size_t desc_state_floats(const struct eng_desc *d);

@@ -15,7 +15,7 @@
 
 struct eng_state { /* one recurrent layer's slots, device memory, in desc->state order */
         float *conv;   /* [slots][conv_floats] */
-        float *state;  /* [slots][state_floats], NULL if state_floats is 0 */
+        float *state;  /* [slots][context_state_floats()], NULL for a short convolution */
 };
 
 struct eng_forward_limits {

@@ -126,7 +126,7 @@ static int count_all(const struct eng_model *m, struct context_plan *p, struct h
         for (uint32_t i = 0; i < d->n_state; i++) {
                 uint64_t slots = (uint64_t)p->n_seq * p->slots;
                 if (!add(&p->state, slots, (uint64_t)d->state[i].conv_floats * 4) ||
-                    !add(&p->state, slots, (uint64_t)d->state[i].state_floats * 4))
+                    !add(&p->state, slots, (uint64_t)context_state_floats(ops, &d->state[i]) * 4))
                         return -EOVERFLOW;
         }
         if (!eng_forward_bytes(d, ops, &fl, &bytes))

@@ -208,7 +208,7 @@ static int copy_state(struct eng_context *c, uint32_t from, uint32_t to) {
         const struct k_ops *ops = c->dev->ops;
 
         for (uint32_t i = 0; i < d->n_state; i++) {
-                size_t conv = d->state[i].conv_floats, state = d->state[i].state_floats;
+                size_t conv = d->state[i].conv_floats, state = context_state_floats(ops, &d->state[i]);
                 int r = ops->copy(c->dev, c->state[i].conv + to * conv, c->state[i].conv + from * conv,
                                   conv * sizeof(float));
                 if (r >= 0 && state)

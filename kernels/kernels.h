@@ -232,7 +232,7 @@ struct k_delta_args { /* gated delta net, one layer: conv, silu, norms, recurren
         const float *a, *dt_bias;            /* [n_v]; a is already -exp(A_log) */
         const float *norm_w; float eps;      /* [s_v] gated RMS norm: norm(o) * silu(z) */
         float *conv_state;                   /* [slots][(conv-1)][channels] */
-        float *state;                        /* [slots][n_v][s_k][s_v] */
+        float *state;                        /* [slots] of delta_slot() floats: [n_v][s_k][s_v], then what else the backend keeps there */
         struct k_act *out;                   /* [n, n_v*s_v] */
 };
 
@@ -406,6 +406,7 @@ struct k_ops {
         int (*repack)(enum k_type, enum k_layout, uint32_t rows, uint32_t cols, const void *src, void *dst);
         size_t (*act_q_bytes)(uint32_t n, uint32_t cols);
         size_t (*moe_scratch)(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
+        size_t (*delta_slot)(uint32_t n_k, uint32_t n_v, uint32_t s_k, uint32_t s_v); /* floats; all zero: a slot that may be continued from */
         size_t (*dev_scratch)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx); /* taken by reserve() */
         int (*reserve)(struct k_dev *, uint32_t max_rows, uint32_t max_cols, uint32_t n_head, uint32_t n_ctx);
         void (*release)(struct k_dev *); /* one reserve() less: the last one gives the scratch back. NULL: nothing to give back */

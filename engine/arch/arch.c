@@ -119,11 +119,3 @@ struct eng_desc *arch_desc_free(struct eng_desc *d) {
         free(d);
         return NULL;
 }
-
-size_t desc_state_floats(const struct eng_desc *d) {
-        size_t n = 0;
-
-        for (uint32_t i = 0; i < d->n_state; i++)
-                n += d->state[i].conv_floats + d->state[i].state_floats;
-        return n;
-}

@@ -87,7 +87,8 @@ void arch_windows(struct arch_ctx *c, uint32_t every, bool swa[ARCH_MAX_LAYERS])
 uint32_t arch_group(struct arch_ctx *c, uint32_t window);
 /* Gives the layer's attention pages of its own; checks head counts. */
 void arch_kv(struct arch_ctx *c, uint32_t layer);
-uint32_t arch_state(struct arch_ctx *c, uint32_t layer, size_t conv_floats, size_t state_floats);
+/* delta: NULL for a short convolution. */
+uint32_t arch_state(struct arch_ctx *c, uint32_t layer, size_t conv_floats, const struct eng_delta *delta);
 
 /* common.c: pieces of layers. */
 enum {

@@ -223,14 +223,18 @@ void arch_kv(struct arch_ctx *c, uint32_t layer) {
         };
 }
 
-uint32_t arch_state(struct arch_ctx *c, uint32_t layer, size_t conv_floats, size_t state_floats) {
+uint32_t arch_state(struct arch_ctx *c, uint32_t layer, size_t conv_floats, const struct eng_delta *delta) {
         struct eng_desc *d = c->d;
 
         if (c->r)
                 return 0;
-        d->state[d->n_state] = (struct eng_state_need){
-                .layer = layer, .conv_floats = conv_floats, .state_floats = state_floats,
-        };
+        d->state[d->n_state] = (struct eng_state_need){ .layer = layer, .conv_floats = conv_floats };
+        if (delta) {
+                d->state[d->n_state].n_k = delta->n_k;
+                d->state[d->n_state].n_v = delta->n_v;
+                d->state[d->n_state].s_k = delta->s_k;
+                d->state[d->n_state].s_v = delta->s_v;
+        }
         return d->n_state++;
 }
 

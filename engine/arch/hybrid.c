@@ -55,7 +55,7 @@ static void delta(struct arch_ctx *c, uint32_t i, bool next) {
         }
         vec(c, &x->norm, x->s_v, "blk.%u.ssm_norm.weight", i);
         mat(c, &x->wout, E, vd, "blk.%u.ssm_out.weight", i);
-        x->state = arch_state(c, i, (size_t)(x->conv - 1) * (2 * kd + vd), (size_t)x->n_v * S * x->s_v);
+        x->state = arch_state(c, i, (size_t)(x->conv - 1) * (2 * kd + vd), x);
 }
 
 static int qwen_hybrid(struct arch_ctx *c, bool next, bool moe) {
@@ -141,7 +141,7 @@ static int lfm2(struct arch_ctx *c) {
                         mat(c, &x->win, 3 * E, E, "blk.%u.shortconv.in_proj.weight", i);
                         mat(c, &x->wout, E, E, "blk.%u.shortconv.out_proj.weight", i);
                         vec(c, &x->conv_w, (uint64_t)conv * E, "blk.%u.shortconv.conv.weight", i);
-                        x->state = arch_state(c, i, (size_t)(conv - 1) * E, 0);
+                        x->state = arch_state(c, i, (size_t)(conv - 1) * E, NULL);
                 } else {
                         arch_attn_init(c, i, rope);
                         arch_attn_tensors(c, i, ATTN_QK_NORM, KV_OWN);

@@ -116,6 +116,7 @@ int k_cpu_glu(struct k_dev *, const struct k_batch *, const struct k_glu_args *)
 int k_cpu_qkv(struct k_dev *, const struct k_batch *, const struct k_qkv_args *);
 int k_cpu_attention(struct k_dev *, const struct k_batch *, const struct k_attention_args *);
 int k_cpu_delta(struct k_dev *, const struct k_batch *, const struct k_delta_args *);
+size_t k_cpu_delta_slot(uint32_t n_k, uint32_t n_v, uint32_t s_k, uint32_t s_v);
 int k_cpu_shortconv(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
 int k_cpu_moe(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
 int k_cpu_elem(struct k_dev *, const struct k_batch *, const struct k_elem_args *);

@@ -177,6 +177,7 @@ static const struct k_ops cpu_ops = {
         .batch_begin = k_cpu_batch_begin,
         .batch_end = cpu_batch,
         .moe_scratch = k_cpu_moe_scratch,
+        .delta_slot = k_cpu_delta_slot,
         .embed = k_cpu_embed,
         .norm = k_cpu_norm,
         .linear = k_cpu_linear,

@@ -77,6 +77,11 @@ struct delta_run {
         const struct k_delta_args *a;
 };
 
+size_t k_cpu_delta_slot(uint32_t n_k, uint32_t n_v, uint32_t s_k, uint32_t s_v) {
+        (void)n_k;
+        return (size_t)n_v * s_k * s_v;
+}
+
 static size_t delta_floats(const struct k_delta_args *a) {
         return (size_t)a->s_k * a->s_v + (size_t)K_DELTA_ROWS * (2 * a->s_k + 2) + 64;
 }
@@ -96,7 +101,7 @@ static void delta_task(void *arg, uint32_t task, uint32_t worker) {
         const struct k_cpu_run *run = &r->run[task / a->n_v];
         uint32_t h = task % a->n_v, kh = a->k_head_blocked ? h / (a->n_v / a->n_k) : h % a->n_k;
         uint32_t ba = a->ba_run ? h / a->ba_run * 2 * a->ba_run + h % a->ba_run : h;
-        size_t head = (size_t)a->s_k * a->s_v, slot = head * a->n_v;
+        size_t head = (size_t)a->s_k * a->s_v, slot = k_cpu_delta_slot(a->n_k, a->n_v, a->s_k, a->s_v);
         float *S = k_cpu_scratch(r->cpu, worker), *q = S + ((head + 15) & ~(size_t)15), *k = q + (size_t)K_DELTA_ROWS * a->s_k,
               *decay = k + (size_t)K_DELTA_ROWS * a->s_k, *beta = decay + K_DELTA_ROWS;
         float *keep[K_DELTA_ROWS];

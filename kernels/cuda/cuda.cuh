@@ -394,6 +394,8 @@ int cuda_run_host_end(struct cuda_dev *);
 int cuda_run_sample(struct cuda_dev *, const struct dbatch *, const struct cmd_sample *);
 size_t cuda_sample_scratch(uint32_t n, uint32_t n_vocab);
 size_t cuda_moe_scratch(uint32_t n, uint32_t n_used, uint32_t d, uint32_t ff, uint32_t n_expert);
+size_t cuda_delta_slot(uint32_t n_k, uint32_t n_v, uint32_t s_k, uint32_t s_v);
+size_t cuda_delta_scratch(uint32_t max_rows); /* what a head needs of s_dequant */
 
 /* ---- products (shared by linear, head_linear and moe) --------------------------- */
 

@@ -154,7 +154,7 @@ template <int PER> __global__ void __launch_bounds__(128) delta_kernel(const del
                 return;
         const bool on = col < sv;
         float S[PER];
-        const float *from = g.a.state + ((size_t)g.b.state_in[s] * g.a.n_v + h) * sk * sv;
+        const float *from = g.a.state + g.b.state_in[s] * g.slot + (size_t)h * sk * sv;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
                 uint32_t k = part + 4 * i;
@@ -203,7 +203,7 @@ template <int PER> __global__ void __launch_bounds__(128) delta_kernel(const del
                                 g.out[(size_t)row * g.a.n_v * sv + h * sv + col] = o;
                         uint32_t to = g.b.state_out[row];
                         if (to != UINT32_MAX && on) {
-                                float *dst = g.a.state + ((size_t)to * g.a.n_v + h) * sk * sv;
+                                float *dst = g.a.state + to * g.slot + (size_t)h * sk * sv;
 #pragma unroll
                                 for (int i = 0; i < PER; i++)
                                         if (part + 4 * i < sk)
@@ -246,6 +246,7 @@ int cuda_run_delta(struct cuda_dev *d, const struct dbatch *b, const struct cmd_
         int r;
 
         g.a = c->a;
+        g.slot = cuda_delta_slot(c->a.n_k, c->a.n_v, c->a.s_k, c->a.s_v);
         g.channels = 2 * c->a.n_k * c->a.s_k + c->a.n_v * c->a.s_v;
         g.x = d->s_row;
         g.out = c->out.f;
@@ -263,7 +264,7 @@ int cuda_run_delta(struct cuda_dev *d, const struct dbatch *b, const struct cmd_
         a.out = d->s_row;
         a.silu = 1;
         a.b = *b;
-        if (c->a.s_k == 128 && c->a.s_v == 128 && c->a.conv >= 2 && c->a.conv <= 4 && b->state_in && b->state_out &&
+        if (!d->exact && c->a.s_k == 128 && c->a.s_v == 128 && c->a.conv >= 2 && c->a.conv <= 4 && b->state_in && b->state_out && /* it rounds to tf32 */
             (((uintptr_t)c->a.z | (uintptr_t)c->a.norm_w | c->a.z_stride * sizeof(float)) & 15) == 0) {
                 if (g.image && b->n == 1 && b->n_d == 1)
                         g.mail_to = cuda_mail_box(d, g.img.kpad);

@@ -20,8 +20,16 @@ struct conv_args {
         struct dbatch b;
 };
 
+/*
+ * A slot of the gated delta net: the state [n_v][s_k][s_v]; with heads of 128 then what is pending of the block of rows that the
+ * sequence is in (delta_chunk.cuh): keys [n_k][rows][128], values [n_v][rows][128], gates [n_v][CUDA_DELTA_BLOCK] pairs, of
+ * which the last has the number of rows. A block's last row is never pending, it closes the block.
+ */
+enum { CUDA_DELTA_BLOCK = 16, CUDA_DELTA_PENDING = CUDA_DELTA_BLOCK - 1 };
+
 struct delta_args {
         struct k_delta_args a;
+        size_t slot; /* floats */
         float *x; /* [n, channels] after convolution and SiLU: q, k, v */
         uint32_t channels;
         float *out;

@@ -4,31 +4,22 @@
  *
  * Role D, two launches: convolution, SiLU, q/k norms and the convolution's new
  * state (a block per head); then recurrence, gated norm and image (a block per
- * value head). Role P, four: convolution and norms for 16 rows a block; its state; the
- * recurrence, 32 value columns a block, rows staged 16 ahead; gated norm and image.
- *
- * The recurrence is walked row by row in both: its arithmetic is a function of
- * the row's number alone, so a prompt may be cut anywhere, and a P row has the
- * bits of a D row. A chunkwise form would fix the bits to its own grid, so that a
- * chunk's end within a block would need the block's keys and values kept beside the
- * state; docs/kernels/cuda-delta.md has what that would bring.
+ * value head), row by row. Role P, five: convolution and norms for 16 rows a block; what
+ * blocks of rows need of themselves; the walk over them (delta_chunk.cuh); what a chunk leaves
+ * in the slot besides the state; gated norm and image.
  */
 #include <errno.h>
+#include <stdio.h>
 
-#include "kernels/cuda/delta.cuh"
+#include "kernels/cuda/delta_chunk.cuh"
 
 CUDA_FAMILY(delta_128)
 
 enum {
-        HD = 128,           /* columns of a head */
         PER = 32,           /* keys of one column that a thread holds: 4 threads a column */
         CONV_ROWS = 16,
-        SCAN_COLS = 32, SCAN_ROWS = 16,
         STEP_THREADS = 4 * HD,
 };
-
-/* Whether sequence s of the batch is of role D: its rows are all of one role. */
-static __device__ __forceinline__ bool seq_is_d(const dbatch &b, const uint32_t *rows) { return rows[0] < b.n_d; }
 
 /* v / sqrt(sum v^2 + eps), for q also / sqrt(128), over the 128 threads of a head. */
 static __device__ __forceinline__ float head_factor(float square_sum, float eps, bool q) {
@@ -135,7 +126,7 @@ __global__ void __launch_bounds__(HD) conv_p_kernel(const conv_args a, uint32_t 
                         float q = 0;
                         for (int k = 0; k < 4; k++)
                                 q += part[i][k];
-                        v[i] *= head_factor(q, eps, h < n_q);
+                        v[i] = to_tf32(v[i] * head_factor(q, eps, h < n_q)); /* as the products read them, also from what is pending */
                 }
         }
 #pragma unroll
@@ -144,14 +135,19 @@ __global__ void __launch_bounds__(HD) conv_p_kernel(const conv_args a, uint32_t 
                         a.out[(size_t)(r0 + i) * a.channels + c] = v[i];
 }
 
-/* The state after the rows that keep one; after conv_p_kernel, which reads the old ones. Thread = channel. */
-__global__ void __launch_bounds__(HD) conv_keep_kernel(const conv_args a) {
+/*
+ * The convolution's state after the rows that keep one, and what they leave pending; after conv_p_kernel and scan_kernel, which
+ * read the old ones. Thread = channel.
+ */
+__global__ void __launch_bounds__(HD) conv_keep_kernel(const conv_args a, const delta_args g) {
         pdl_next();
         pdl_wait();
         const uint32_t c = blockIdx.x * HD + threadIdx.x, s = blockIdx.y, keep = a.taps - 1;
         const uint32_t *rows = a.b.seq_rows + a.b.seq_start[s], n = a.b.seq_start[s + 1] - a.b.seq_start[s];
         if (n == 0 || seq_is_d(a.b, rows))
                 return;
+        const seq_blocks w = seq_blocks_of(g.b, s);
+        const uint32_t before = blockIdx.x >= 2 * g.a.n_k ? seq_pending(g, w, blockIdx.x - 2 * g.a.n_k) : 0;
         float old[3];
 #pragma unroll
         for (int t = 0; t < 3; t++)
@@ -171,32 +167,29 @@ __global__ void __launch_bounds__(HD) conv_keep_kernel(const conv_args a) {
                                         v = a.x[rows[at] * a.x_stride + c];
                                 a.state[((size_t)to * keep + t) * a.channels + c] = v;
                         }
+                        keep_pending(g, w, blockIdx.x, i, before, to);
                 }
         }
 }
 
 /* ---- recurrence ------------------------------------------------------------------------------------ */
 
-/* (beta, decay) of a row and head. */
-static __device__ __forceinline__ float2 row_gates(const delta_args &g, uint32_t row, uint32_t ba, float ah, float dt) {
-        const float t = g.a.alpha[row * g.a.ba_stride + ba] + dt;
-        return make_float2(sigmoid(g.a.beta[row * g.a.ba_stride + ba]), expf(ah * (t > 20 ? t : log1pf(expf(t)))));
-}
-
 /*
  * One row for one value column, by the four lanes 8 apart that hold it: keys
- * 32 part .. 32 part + 31. q and k: this part's. Returns o, on all four.
+ * 32 part .. 32 part + 31. q and k: this part's. gate: of row_gates(). Returns o, on all four;
+ * without OUT only the state is wanted.
  */
-static __device__ __forceinline__ float delta_row(float (&S)[PER], const float *q, const float *k, float v, float2 gate) {
+template <bool OUT> static __device__ __forceinline__ float delta_row(float (&S)[PER], const float *q, const float *k, float v, float2 gate) {
+        const float decay = expf(gate.x);
         float4 kk[PER / 4];
         float a[4] = {}, o[4] = {};
 #pragma unroll
         for (int i = 0; i < PER / 4; i++) {
                 kk[i] = ((const float4 *)k)[i];
-                S[4 * i] = __fmul_rn(S[4 * i], gate.y);
-                S[4 * i + 1] = __fmul_rn(S[4 * i + 1], gate.y);
-                S[4 * i + 2] = __fmul_rn(S[4 * i + 2], gate.y);
-                S[4 * i + 3] = __fmul_rn(S[4 * i + 3], gate.y);
+                S[4 * i] = __fmul_rn(S[4 * i], decay);
+                S[4 * i + 1] = __fmul_rn(S[4 * i + 1], decay);
+                S[4 * i + 2] = __fmul_rn(S[4 * i + 2], decay);
+                S[4 * i + 3] = __fmul_rn(S[4 * i + 3], decay);
                 a[0] = __fmaf_rn(kk[i].x, S[4 * i], a[0]);
                 a[1] = __fmaf_rn(kk[i].y, S[4 * i + 1], a[1]);
                 a[2] = __fmaf_rn(kk[i].z, S[4 * i + 2], a[2]);
@@ -205,33 +198,32 @@ static __device__ __forceinline__ float delta_row(float (&S)[PER], const float *
         float kv = __fadd_rn(__fadd_rn(a[0], a[1]), __fadd_rn(a[2], a[3]));
         kv = __fadd_rn(kv, __shfl_xor_sync(~0u, kv, 8));
         kv = __fadd_rn(kv, __shfl_xor_sync(~0u, kv, 16));
-        const float dl = __fmul_rn(__fsub_rn(v, kv), gate.x);
+        const float dl = __fmul_rn(__fsub_rn(v, kv), gate.y);
+        if (!OUT)
+                __syncwarp(); /* rare, and k is not worth registers: read again */
 #pragma unroll
         for (int i = 0; i < PER / 4; i++) {
-                const float4 qq = ((const float4 *)q)[i];
+                if (!OUT)
+                        kk[i] = ((const float4 *)k)[i];
                 S[4 * i] = __fmaf_rn(kk[i].x, dl, S[4 * i]);
                 S[4 * i + 1] = __fmaf_rn(kk[i].y, dl, S[4 * i + 1]);
                 S[4 * i + 2] = __fmaf_rn(kk[i].z, dl, S[4 * i + 2]);
                 S[4 * i + 3] = __fmaf_rn(kk[i].w, dl, S[4 * i + 3]);
+                if (!OUT)
+                        continue;
+                const float4 qq = ((const float4 *)q)[i];
                 o[0] = __fmaf_rn(qq.x, S[4 * i], o[0]);
                 o[1] = __fmaf_rn(qq.y, S[4 * i + 1], o[1]);
                 o[2] = __fmaf_rn(qq.z, S[4 * i + 2], o[2]);
                 o[3] = __fmaf_rn(qq.w, S[4 * i + 3], o[3]);
         }
+        if (!OUT)
+                return 0;
         float r = __fadd_rn(__fadd_rn(o[0], o[1]), __fadd_rn(o[2], o[3]));
         r = __fadd_rn(r, __shfl_xor_sync(~0u, r, 8));
         return __fadd_rn(r, __shfl_xor_sync(~0u, r, 16));
 }
 
-struct head_of { uint32_t kh, ba; float ah, dt; };
-static __device__ __forceinline__ head_of head_args(const delta_args &g, uint32_t h) {
-        head_of r;
-        r.kh = g.a.k_head_blocked ? h / (g.a.n_v / g.a.n_k) : h % g.a.n_k;
-        r.ba = g.a.ba_run ? h / g.a.ba_run * 2 * g.a.ba_run + h % g.a.ba_run : h;
-        r.ah = g.a.a[h];
-        r.dt = g.a.dt_bias[h];
-        return r;
-}
 /* Lane = 8 part + column within the warp's 8; in shared memory a part's 32 keys are 36 apart, for the banks. */
 enum { PART = 36, ROW_FLOATS = 4 * PART };
 static __device__ __forceinline__ uint32_t key_at(uint32_t k) { return (k >> 5) * PART + (k & 31); }
@@ -246,7 +238,7 @@ static __device__ __forceinline__ float4 gated_norm(float4 o, float4 z, float4 w
 
 /* D: block (value head, sequence), a warp has 8 columns. */
 __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) {
-        __shared__ __align__(16) float q[ROW_FLOATS], k[ROW_FLOATS], out[HD];
+        __shared__ __align__(16) float q[ROW_FLOATS], k[ROW_FLOATS], out[ROW_FLOATS];
         const uint32_t lane = threadIdx.x & 31, part = lane >> 3, col = (threadIdx.x >> 5) * 8 + (lane & 7), h = blockIdx.x, s = blockIdx.y;
 
         pdl_next();
@@ -256,8 +248,9 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
                 return;
         const head_of p = head_args(g, h);
         float S[PER];
-        const float *from = g.a.state + (((size_t)g.b.state_in[s] * g.a.n_v + h) * HD + part * PER) * HD + col;
+        const float *from = slot_state(g, g.b.state_in[s], h) + (size_t)part * PER * HD + col;
         const bool zero = g.b.state_zero[s];
+        const uint32_t pending = zero ? 0 : *pending_count(g, g.b.state_in[s], h); /* comes with the state, and is looked at when that is needed */
 #pragma unroll
         for (int i = 0; i < PER; i++)
                 S[i] = zero ? 0 : from[(size_t)i * HD];
@@ -270,9 +263,20 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
                 else if (threadIdx.x < 2 * HD)
                         k[key_at(threadIdx.x - HD)] = x[(g.a.n_k + p.kh) * HD + threadIdx.x - HD];
                 const float v = x[(2 * g.a.n_k + h) * HD + col];
-                const float2 gate = row_gates(g, row, p.ba, p.ah, p.dt);
+                const float2 gate = row_gates(g, row, p);
                 __syncthreads();
-                const float o = delta_row(S, q + part * PART, k + part * PART, v, gate);
+                if (i == 0 && pending) { /* behind a prompt that ended within a block: once */
+                        const uint32_t end = (uint32_t)g.b.pos[row] % BLOCK, slot = g.b.state_in[s];
+#pragma unroll 1
+                        for (uint32_t r = end - min(pending, end); r < end; r++) {
+                                if (threadIdx.x < HD)
+                                        out[key_at(threadIdx.x)] = pending_k(g, slot, p.kh)[r * HD + threadIdx.x];
+                                __syncthreads();
+                                delta_row<false>(S, NULL, out + part * PART, pending_v(g, slot, h)[r * HD + col], pending_gate(g, slot, h)[r]);
+                                __syncthreads();
+                        }
+                }
+                const float o = delta_row<true>(S, q + part * PART, k + part * PART, v, gate);
                 if (part == 0)
                         out[col] = o;
                 __syncthreads();
@@ -290,79 +294,12 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
                 }
                 const uint32_t to = g.b.state_out[row];
                 if (to != UINT32_MAX) {
-                        float *dst = g.a.state + (((size_t)to * g.a.n_v + h) * HD + part * PER) * HD + col;
+                        float *dst = slot_state(g, to, h) + (size_t)part * PER * HD + col;
 #pragma unroll
                         for (int j = 0; j < PER; j++)
                                 dst[(size_t)j * HD] = S[j];
-                }
-        }
-}
-
-static __device__ __forceinline__ void copy16f(float *to, const float *from) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
-}
-
-struct scan_stage {
-        float q[SCAN_ROWS][ROW_FLOATS], k[SCAN_ROWS][ROW_FLOATS], v[SCAN_ROWS][SCAN_COLS];
-        float2 gate[SCAN_ROWS];
-};
-
-/* P: block (32 columns, value head, sequence); rows come 16 at a time, the next 16 on their way. */
-__global__ void __launch_bounds__(4 * SCAN_COLS) scan_kernel(const delta_args g) {
-        extern __shared__ __align__(16) uint8_t raw[];
-        scan_stage *stage = (scan_stage *)raw; /* [2] */
-        const uint32_t lane = threadIdx.x & 31, part = lane >> 3, wc = (threadIdx.x >> 5) * 8 + (lane & 7), c0 = blockIdx.x * SCAN_COLS;
-        const uint32_t col = c0 + wc, h = blockIdx.y, s = blockIdx.z;
-
-        pdl_next();
-        pdl_wait();
-        const uint32_t *rows = g.b.seq_rows + g.b.seq_start[s], n = g.b.seq_start[s + 1] - g.b.seq_start[s];
-        if (n == 0 || seq_is_d(g.b, rows))
-                return;
-        const head_of p = head_args(g, h);
-        float S[PER];
-        const float *from = g.a.state + (((size_t)g.b.state_in[s] * g.a.n_v + h) * HD + part * PER) * HD + col;
-        const bool zero = g.b.state_zero[s];
-#pragma unroll
-        for (int i = 0; i < PER; i++)
-                S[i] = zero ? 0 : from[(size_t)i * HD];
-        auto ask = [&](uint32_t r0, scan_stage &to) {
-                const uint32_t m = min((uint32_t)SCAN_ROWS, n - r0);
-                for (uint32_t i = threadIdx.x; i < m * (HD / 4); i += 4 * SCAN_COLS) {
-                        const uint32_t r = i / (HD / 4), c = i % (HD / 4) * 4;
-                        const float *x = g.x + (size_t)rows[r0 + r] * g.channels;
-                        copy16f(&to.q[r][key_at(c)], x + p.kh * HD + c);
-                        copy16f(&to.k[r][key_at(c)], x + (g.a.n_k + p.kh) * HD + c);
-                }
-                for (uint32_t i = threadIdx.x; i < m * (SCAN_COLS / 4); i += 4 * SCAN_COLS) {
-                        const uint32_t r = i / (SCAN_COLS / 4), c = i % (SCAN_COLS / 4) * 4;
-                        copy16f(&to.v[r][c], g.x + (size_t)rows[r0 + r] * g.channels + (2 * g.a.n_k + h) * HD + c0 + c);
-                }
-                asm volatile("cp.async.commit_group;" ::: "memory");
-                if (threadIdx.x < m)
-                        to.gate[threadIdx.x] = row_gates(g, rows[r0 + threadIdx.x], p.ba, p.ah, p.dt);
-        };
-        ask(0, stage[0]);
-        uint32_t turn = 0;
-        for (uint32_t r0 = 0; r0 < n; r0 += SCAN_ROWS, turn ^= 1) {
-                const uint32_t m = min((uint32_t)SCAN_ROWS, n - r0);
-                asm volatile("cp.async.wait_group 0;" ::: "memory");
-                __syncthreads(); /* this stage is there, the other one read */
-                if (r0 + SCAN_ROWS < n)
-                        ask(r0 + SCAN_ROWS, stage[turn ^ 1]);
-                const scan_stage &st = stage[turn];
-                for (uint32_t r = 0; r < m; r++) {
-                        const uint32_t row = rows[r0 + r];
-                        const float o = delta_row(S, st.q[r] + part * PART, st.k[r] + part * PART, st.v[r][wc], st.gate[r]);
-                        if (part == 0)
-                                g.out[(size_t)row * g.a.n_v * HD + h * HD + col] = o;
-                        const uint32_t to = g.b.state_out[row];
-                        if (to != UINT32_MAX) {
-                                float *dst = g.a.state + (((size_t)to * g.a.n_v + h) * HD + part * PER) * HD + col;
-#pragma unroll
-                                for (int j = 0; j < PER; j++)
-                                        dst[(size_t)j * HD] = S[j];
-                        }
+                        if (threadIdx.x == 0) /* all of this block have read it, if it is the same slot */
+                                *pending_count(g, to, h) = 0;
                 }
         }
 }
@@ -396,6 +333,14 @@ __global__ void __launch_bounds__(512) out_p_kernel(const delta_args g) {
                 *(float *)(slot + 2 * (size_t)g.img.kpad) = 1.0f / up;
 }
 
+size_t cuda_delta_slot(uint32_t n_k, uint32_t n_v, uint32_t s_k, uint32_t s_v) {
+        const size_t pending = s_k == HD && s_v == HD ? (size_t)(n_k + n_v) * PENDING * HD + (size_t)n_v * BLOCK * 2 : 0;
+        return (size_t)n_v * s_k * s_v + pending;
+}
+
+/* Sequences have a row each at least. */
+size_t cuda_delta_scratch(uint32_t max_rows) { return (max_rows / BLOCK + 2 * (size_t)max_rows) * sizeof(scan_block); }
+
 int cuda_delta_128(struct cuda_dev *d, const delta_args &g, const conv_args &a) {
         const uint32_t heads = 2 * g.a.n_k + g.a.n_v, n_p = g.b.n - g.b.n_d;
         int r;
@@ -407,12 +352,26 @@ int cuda_delta_128(struct cuda_dev *d, const delta_args &g, const conv_args &a) 
         }
         if (!n_p)
                 return 0;
-        const size_t smem = 2 * sizeof(scan_stage);
+        const size_t smem = SCAN_STAGES * sizeof(scan_stage), n_block = blocks_most(g.b);
+        const uint32_t fit = (uint32_t)MIN(d->s_dequant_bytes / (n_block * sizeof(scan_block)), (size_t)g.a.n_v); /* value heads at a time */
+        if (!g.b.pos)
+                return -EINVAL;
+        if (fit == 0) {
+                snprintf(d->error, sizeof(d->error), "delta net: no room for %zu blocks of rows in %zu bytes of scratch", n_block, d->s_dequant_bytes);
+                return -E2BIG;
+        }
         CUDA_TRY(d, cudaFuncSetAttribute(scan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "delta net");
         if ((r = launch(d, "delta net, convolution (P)", conv_p_kernel, dim3(heads, DIV_ROUND_UP(n_p, (uint32_t)CONV_ROWS)), HD, 0, a, 2 * g.a.n_k,
-                        g.a.n_k, g.a.eps)) < 0 ||
-            (r = launch(d, "delta net, convolution state (P)", conv_keep_kernel, dim3(heads, g.b.n_seq), HD, 0, a)) < 0 ||
-            (r = launch(d, "delta net, scan (P)", scan_kernel, dim3(HD / SCAN_COLS, g.a.n_v, g.b.n_seq), 4 * SCAN_COLS, smem, g)) < 0)
+                        g.a.n_k, g.a.eps)) < 0)
+                return r;
+        scan_block *made = (scan_block *)d->s_dequant;
+        for (uint32_t h = 0; h < g.a.n_v; h += fit) {
+                const uint32_t n = MIN(fit, g.a.n_v - h);
+                if ((r = launch(d, "delta net, blocks (P)", block_kernel, dim3((uint32_t)n_block, g.a.n_k), 128, 0, g, made, h, n)) < 0 ||
+                    (r = launch(d, "delta net, scan (P)", scan_kernel, dim3(HD / SCAN_COLS, n, g.b.n_seq), SCAN_THREADS, smem, g, made, h)) < 0)
+                        return r;
+        }
+        if ((r = launch(d, "delta net, states (P)", conv_keep_kernel, dim3(heads, g.b.n_seq), HD, 0, a, g)) < 0)
                 return r;
         return launch(d, "delta net, output (P)", out_p_kernel, n_p, 512, 0, g);
 }

@@ -48,7 +48,7 @@ static void crumbs_give(struct cuda_dev *d) {
 static const char *dev_where(struct k_dev *kd, char buf[64]) {
         const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
-                "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "dequant.cu", "embed.cu", "graph.cu",
+                "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "delta_chunk.cuh", "dequant.cu", "embed.cu", "graph.cu",
                 "linear.cu", "loop.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec_float.cu", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
                 "moe.cu", "moe_product.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
                 "fault.cu", /* tests/fault: kernels that fail */
@@ -329,7 +329,7 @@ static void scratch_plan(uint32_t max_rows, uint32_t max_cols, uint32_t n_head, 
         p->image = (image_bytes(max_rows, max_cols) + 255) & ~(size_t)255;
         p->attn = MAX(MIN(MAX(attn, (size_t)ATTN_BYTES_MIN), (size_t)ATTN_BYTES_MAX), one); /* one row at least */
         p->row = ((size_t)max_rows * max_cols * sizeof(float) + 255) & ~(size_t)255;
-        p->dequant = MAX((size_t)DEQUANT_BYTES, kpad * 16 * sizeof(float));
+        p->dequant = MAX(MAX((size_t)DEQUANT_BYTES, kpad * 16 * sizeof(float)), cuda_delta_scratch(max_rows));
         p->total = p->image + p->attn + p->row + p->dequant + CUDA_ENDED * sizeof(uint32_t) + MAIL_BYTES;
 }
 
@@ -483,6 +483,7 @@ const struct k_ops cuda_ops_table = {
         .repack = cuda_layout_repack,
         .act_q_bytes = dev_act_q_bytes,
         .moe_scratch = cuda_moe_scratch,
+        .delta_slot = cuda_delta_slot,
         .dev_scratch = dev_scratch,
         .reserve = dev_reserve,
         .release = dev_release,

@@ -85,6 +85,7 @@ void check_between_moe(struct rig *r); /* of check_moe() */
 void check_mail(struct rig *r);    /* too */
 void check_attention(struct rig *r);
 void check_recurrent(struct rig *r);
+void check_delta(struct rig *r);   /* of check_recurrent() */
 void check_moe(struct rig *r);
 void check_memory(struct rig *r);
 void check_sample(struct rig *r);

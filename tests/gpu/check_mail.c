@@ -99,7 +99,12 @@ static void chain_delta(struct rig *r, struct chain *c, uint32_t n_v) {
         c->n_v = n_v;
         c->small = both(r, small, 256 * sizeof(float));
         c->in = random_pair(r, channels + c->mid + 2 * n_v, 11);
-        c->state = random_pair(r, (size_t)2 * n_v * HEAD * HEAD, 12);
+        const size_t state = (size_t)n_v * HEAD * HEAD, slot = r->gpu->ops->delta_slot(n_v, n_v, HEAD, HEAD);
+        float *st = random_floats(2 * slot, 12);
+        for (int i = 0; i < 2; i++) /* nothing is pending */
+                memset(st + i * slot + state, 0, (slot - state) * sizeof(float));
+        c->state = both(r, st, 2 * slot * sizeof(float));
+        free(st);
         c->conv = random_pair(r, (size_t)2 * (TAPS - 1) * channels, 13);
         c->conv_w = random_pair(r, (size_t)TAPS * channels, 14);
         free(small);
