@@ -243,6 +243,7 @@ int cuda_fail(struct cuda_dev *d, cudaError_t e, const char *what);
 cudaError_t cuda_kernel_probe(cudaFuncAttributes *ret);
 int cuda_tables_dequant(struct cuda_dev *d); /* constant tables, once per device */
 int cuda_tables_embed(struct cuda_dev *d);
+int cuda_tables_iq(struct cuda_dev *d);
 
 /* record.cu: the ops that the table points to, and running what they recorded. */
 int cuda_flush(struct cuda_dev *d);
@@ -432,6 +433,13 @@ struct matvec_with {
 /* D: y = scale * W x + bias from D images; all types with planes. with: may be NULL. 1: not with squares or a norm. */
 int cuda_matvec(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
                 const struct jobs *, const struct matvec_with *with);
+/* The same of the lattice formats, from blocks in FILE layout. */
+int cuda_matvec_iq(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad, const struct jobs *);
+static inline bool cuda_is_iq(enum k_type t) {
+        return t == K_IQ2_XXS || t == K_IQ2_XS || t == K_IQ2_S || t == K_IQ3_XXS || t == K_IQ3_S || t == K_IQ1_S || t == K_IQ1_M;
+}
+/* Whether D rows are multiplied from int8 images: cuda_matvec() or, of a lattice format, cuda_matvec_iq(). */
+static inline bool cuda_int8(const struct cuda_dev *d, const struct k_weight *w) { return !d->exact && (w->layout == K_LAYOUT_CUDA || cuda_is_iq(w->type)); }
 /*
  * The same of a gate and of up, then GLU: rows of h and, unless slots is NULL, their D images; row and slot are the column's
  * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). with: a norm or mail at most.
@@ -508,7 +516,7 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
         X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
-        X(graph) X(linear) X(loop) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(graph) X(linear) X(loop) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(matvec_iq) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);
 CUDA_FAMILIES(X)

@@ -4,9 +4,8 @@
  * products), and single rows for the embedding (embed.cu). Arithmetic and its order are
  * k_decode()'s, so f32 results have its bits.
  *
- * Types without planes are decoded from the file's blocks by file_value(), one
- * thread per weight; slow, but every type works. F16 and BF16 whose rows begin at 16
- * bytes go eight weights a thread, to the same values.
+ * The lattice formats are decoded from the file's blocks, eight weights a lane (iq.cuh);
+ * F16 and BF16 whose rows begin at 16 bytes eight weights a thread; other float types one by one.
  */
 #include <errno.h>
 
@@ -92,7 +91,8 @@ template <int TYPE, class OUT> __global__ void __launch_bounds__(128) dequant_ke
 
 struct file_args {
         const uint8_t *src;
-        size_t row_bytes;
+        size_t row_bytes, expert_stride, dst_expert;
+        const uint32_t *first; /* as above, experts in grid.y */
         uint32_t row0, n, cols, stride;
         void *dst;
 };
@@ -138,10 +138,48 @@ template <int TYPE> __global__ void __launch_bounds__(HALVES_THREADS) dequant_ha
         }
 }
 
+static __device__ __forceinline__ void put_entry(float *p, const float v[8]) {
+        *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)(p + 4) = make_float4(v[4], v[5], v[6], v[7]);
+}
+static __device__ __forceinline__ void put_entry(__half *p, const float v[8]) {
+        uint32_t o[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+                const __half2 x = __floats2half2_rn(to_f16_range(v[2 * i]), to_f16_range(v[2 * i + 1]));
+                o[i] = *(const uint32_t *)&x;
+        }
+        *(uint4 *)p = make_uint4(o[0], o[1], o[2], o[3]);
+}
+
+/* A warp per block of 256, an entry a lane. */
+template <int TYPE, class OUT> __global__ void __launch_bounds__(256) dequant_iq_kernel(const file_args a) {
+        const uint32_t lane = threadIdx.x & 31, n_sb = a.cols / 256, b = blockIdx.x * 8 + (threadIdx.x >> 5), r = b / n_sb, sb = b - r * n_sb;
+
+        pdl_next();
+        pdl_wait();
+        if (r >= a.n || (a.first && a.first[blockIdx.y] == a.first[blockIdx.y + 1]))
+                return;
+        const uint8_t *src = a.src + blockIdx.y * a.expert_stride + (size_t)(a.row0 + r) * a.row_bytes + sb * iq_shape_of<TYPE>().bytes;
+        float v[8];
+        iq_values<TYPE>(src, lane >> 2, lane & 3, v);
+        put_entry((OUT *)a.dst + blockIdx.y * a.dst_expert + (size_t)r * a.stride + sb * 256 + lane * 8, v);
+}
+
 template <class OUT> static int dequant_planes(struct cuda_dev *d, enum k_type type, const dequant_args &a, dim3 grid) {
         switch (type) {
 #define X(T) case T: return launch(d, "decode", dequant_kernel<T, OUT>, grid, 128, 0, a);
                 CUDA_FOR_PLANE_TYPES(X)
+#undef X
+        default: return -EINVAL;
+        }
+}
+
+template <class OUT> static int dequant_iq(struct cuda_dev *d, enum k_type type, const file_args &a, uint32_t experts) {
+        const dim3 grid(DIV_ROUND_UP((uint64_t)a.n * (a.cols / 256), (uint64_t)8), experts);
+        switch (type) {
+#define X(T) case T: return launch(d, "decode (lattice)", dequant_iq_kernel<T, OUT>, grid, 256, 0, a);
+                IQ_FOR_TYPES(X)
 #undef X
         default: return -EINVAL;
         }
@@ -178,6 +216,8 @@ int cuda_dequant(struct cuda_dev *d, const struct k_weight *w, uint32_t expert, 
                 return w->type == K_F16 ? launch(d, "decode", dequant_halves_kernel<K_F16>, halves, HALVES_THREADS, 0, a)
                                         : launch(d, "decode", dequant_halves_kernel<K_BF16>, halves, HALVES_THREADS, 0, a);
         }
+        if (cuda_is_iq(w->type)) /* whole blocks of 256: no columns behind them */
+                return to == K_F16 ? dequant_iq<__half>(d, w->type, a, 1) : dequant_iq<float>(d, w->type, a, 1);
         dim3 grid(DIV_ROUND_UP(stride, 256u), MIN(n, 65535u));
         return to == K_F16 ? launch(d, "decode", dequant_file_kernel<__half>, grid, 256, 0, w->type, a)
                            : launch(d, "decode", dequant_file_kernel<float>, grid, 256, 0, w->type, a);
@@ -185,6 +225,20 @@ int cuda_dequant(struct cuda_dev *d, const struct k_weight *w, uint32_t expert, 
 
 int cuda_dequant_experts(struct cuda_dev *d, const struct k_weight *w, uint32_t e0, uint32_t n, const uint32_t *first, void *dst,
                          uint32_t stride) {
+        if (cuda_is_iq(w->type)) {
+                file_args f = {};
+                if (!k_type_row_bytes(w->type, w->cols, &f.row_bytes))
+                        return -EINVAL;
+                f.src = (const uint8_t *)w->data + (size_t)e0 * w->expert_stride;
+                f.expert_stride = w->expert_stride;
+                f.dst_expert = (size_t)w->rows * stride;
+                f.first = first + e0;
+                f.n = w->rows;
+                f.cols = w->cols;
+                f.stride = stride;
+                f.dst = dst;
+                return dequant_iq<__half>(d, w->type, f, n);
+        }
         if (w->layout != K_LAYOUT_CUDA) {
                 for (uint32_t e = 0; e < n; e++) {
                         int r = cuda_dequant(d, w, e0 + e, 0, w->rows, (__half *)dst + (size_t)e * w->rows * stride, K_F16, stride);

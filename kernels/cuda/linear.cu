@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which kernel computes which part of a product:
- *   role D: planes -> int8 tensor cores (matvec); float weights -> f32; lattice
- *           types -> decoded to f32 a slice at a time, then f32
+ *   role D: planes and lattice formats -> int8 tensor cores (matvec, matvec_iq);
+ *           float weights -> f32
  *   role P: F32 weights -> f32; all others -> f16 tensor cores with f32 sums, from
  *           F16 as it lies, or weights decoded to f16 where they are multiplied (few
  *           rows, Hopper) or a slice at a time before (a slice stays in L2): same bits
- *   exact:  decoded to f32, f32
+ *   exact:  decoded to f32 (lattice formats a slice at a time), f32
  */
 #include <errno.h>
 
@@ -173,7 +173,7 @@ static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const stru
 
 bool cuda_linear_wants_image(const struct cuda_dev *d, const struct cmd_linear *c) {
         for (uint32_t i = 0; i < c->n_out && !d->exact; i++)
-                if ((c->n_d && c->out[i].w.layout == K_LAYOUT_CUDA) || (c->n_d < c->n_rows && c->out[i].w.type != K_F32))
+                if ((c->n_d && cuda_int8(d, &c->out[i].w)) || (c->n_d < c->n_rows && c->out[i].w.type != K_F32))
                         return true;
         return false;
 }
@@ -237,12 +237,14 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                 lw->add_done = true;
         }
         const float *xf = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
-        struct linear_out planes[K_LINEAR_MAX], floats[K_LINEAR_MAX];
-        uint32_t n_planes = 0, n_floats = 0;
+        struct linear_out planes[K_LINEAR_MAX], lattices[K_LINEAR_MAX], floats[K_LINEAR_MAX];
+        uint32_t n_planes = 0, n_lattices = 0, n_floats = 0;
         for (uint32_t i = 0; i < c->n_out; i++) {
                 const struct linear_out *o = &c->out[i];
-                if (!d->exact && o->w.type != K_F32 && c->n_d && o->w.layout == K_LAYOUT_CUDA)
+                if (c->n_d && cuda_int8(d, &o->w) && o->w.layout == K_LAYOUT_CUDA)
                         planes[n_planes++] = *o;
+                else if (c->n_d && cuda_int8(d, &o->w))
+                        lattices[n_lattices++] = *o;
                 else
                         floats[n_floats++] = *o;
         }
@@ -263,6 +265,13 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                         r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with);
                 }
                 if (r < 0)
+                        return r;
+        }
+        if (n_lattices) {
+                struct jobs j = {};
+                j.n = c->n_d;
+                j.x_row = d_rows;
+                if ((r = cuda_matvec_iq(d, lattices, n_lattices, image, kpad, &j)) < 0)
                         return r;
         }
         for (uint32_t i = 0; i < n_floats; i++) {
@@ -320,7 +329,7 @@ int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct
         j.per_expert = 1;
         j.y_job = c->a.y_head;
         struct linear_out o = {*w, NULL, c->a.y, c->a.y_stride};
-        if (!d->exact && w->layout == K_LAYOUT_CUDA) {
+        if (cuda_int8(d, w)) {
                 uint32_t step = (uint32_t)MIN((size_t)c->a.n, d->s_dequant_bytes / (heads * image_slot(kpad)));
                 if (step == 0)
                         return -E2BIG;
@@ -331,7 +340,8 @@ int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct
                                 return r;
                         j.n = n;
                         o.y = c->a.y + r0 * c->a.y_stride;
-                        if ((r = cuda_matvec(d, &o, 1, d->s_dequant, kpad, &j, NULL)) < 0)
+                        r = w->layout == K_LAYOUT_CUDA ? cuda_matvec(d, &o, 1, d->s_dequant, kpad, &j, NULL) : cuda_matvec_iq(d, &o, 1, d->s_dequant, kpad, &j);
+                        if (r < 0)
                                 return r;
                 }
                 return 0;

@@ -195,8 +195,8 @@ static int products_f32(const struct moe_run *m, const struct moe_lists *l, uint
         return 0;
 }
 
-/* Products of one role D matrix by lists: int8 where it has planes, else f32. */
-static bool int8(const struct moe_run *m, const struct k_weight *w) { return !m->d->exact && w->layout == K_LAYOUT_CUDA; }
+/* Products of one role D matrix by lists: int8, or f32 of float weights. */
+static bool int8(const struct moe_run *m, const struct k_weight *w) { return cuda_int8(m->d, w); }
 static int products_any(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
                         const float *x, size_t x_stride, const uint8_t *image, const uint32_t *x_row, float *y, size_t y_stride) {
         if (!int8(m, w))
@@ -210,7 +210,8 @@ static int products_any(const struct moe_run *m, const struct moe_lists *l, uint
         j.n = n_rows;
         j.x_row = x_row;
         j.y_row = l->pair;
-        return cuda_matvec(m->d, &o, 1, image, kpad_of(w->cols), &j, NULL);
+        return w->layout == K_LAYOUT_CUDA ? cuda_matvec(m->d, &o, 1, image, kpad_of(w->cols), &j, NULL)
+                                          : cuda_matvec_iq(m->d, &o, 1, image, kpad_of(w->cols), &j);
 }
 
 /* f16 products of the P pairs, sorted by expert; x: images by place. y_row: where a place's result goes. */
@@ -343,7 +344,7 @@ static int role_d_direct(const struct moe_run *m, const uint8_t *image, uint32_t
         p.side[0] = fused ? side_of(&c->up, c->a.up_b, 0, m->ff) : side_of(&c->gate, c->a.gate_b, 0, m->ff);
         p.side[1] = fused ? side_of(&c->up, c->a.up_b, m->ff, m->ff) : side_of(&c->up, c->a.up_b, 0, m->ff);
         p.x = image + row0 * image_slot(kx);
-        p.image = down ? m->s.image_h + p0 * image_slot(kh) : NULL;
+        p.image = int8(m, &c->down) ? m->s.image_h + p0 * image_slot(kh) : NULL;
         p.image_kpad = kh;
         p.y = m->s.h + p0 * m->ff;
         split(&p, c->x.cols);

@@ -135,7 +135,9 @@ void matrix_of(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint3
 /* Bytes whose bits 6 (f16) or 7 (exponent) say that a block's scale is 2 or more. */
 static void tame(enum k_type t, uint8_t *block) {
         switch (t) {
-        case K_Q4_0: case K_Q8_0: block[1] &= 0xbf; break;
+        case K_Q4_0: case K_Q8_0:
+        case K_IQ2_XXS: case K_IQ2_XS: case K_IQ2_S: case K_IQ3_XXS: case K_IQ3_S: case K_IQ1_S: block[1] &= 0xbf; break;
+        case K_IQ1_M: block[55] &= 0xbf; break;
         case K_MXFP4: block[0] &= 0x7f; break;
         case K_Q4_K: block[1] &= 0xbf; block[3] &= 0xbf; break;
         case K_Q6_K: block[209] &= 0xbf; break;

@@ -302,4 +302,21 @@ void check_linear(struct rig *r) {
         }
         if (mine(r, K_Q4_K))
                 check_several(r);
+        /* The lattice formats: rows begin anywhere even, warps that share a row have one block of 256, several, or some fewer than others. */
+        static const enum k_type lattice[] = { K_IQ2_XXS, K_IQ2_XS, K_IQ2_S, K_IQ3_XXS, K_IQ3_S, K_IQ1_S, K_IQ1_M };
+        for (size_t i = 0; i < ELEMENTSOF(lattice); i++) {
+                if (!mine(r, lattice[i]))
+                        continue;
+                for (size_t k = 0; k < ELEMENTSOF(widths); k++)
+                        if (!r->tiny || widths[k] == 1 || widths[k] == 9)
+                                check_shape(r, lattice[i], k % 2 ? 31 : 65, k % 3 == 0 ? 256 : k % 3 == 1 ? 1280 : 2304, widths[k]);
+                check_shape(r, lattice[i], 129, 4096 + 256, 1);
+                if (r->exact)
+                        continue;
+                check_twins(r, lattice[i], 48, 256, 5, true);
+                if (!r->tiny) {
+                        check_twins(r, lattice[i], 130, 1024, 64, false);
+                        check_twins(r, lattice[i], 250, 2304, 129, true);
+                }
+        }
 }

@@ -85,24 +85,25 @@ static void run(struct rig *r, const struct moe *t, const struct matrix *gate, c
 static bool int8_alike(enum k_type t) { return k_type_block(t) <= 32; }
 #define INT8_LIMIT 3e-3
 
-static void moe_case(struct rig *r, const struct moe *t, uint32_t n, bool mixed) {
+/* down_t: of the down products. */
+static void moe_case_of(struct rig *r, const struct moe *t, enum k_type down_t, uint32_t n, bool mixed) {
         struct matrix gate, up, down;
 
         if (!mine(r, t->t))
                 return;
         float *hx = random_floats((size_t)n * t->d, 3), *hr = random_floats((size_t)n * t->n_expert, 4), *hb = random_floats(65536, 5);
-        char what[140];
+        char what[160];
 
         if (mixed)
                 mix(hr, t->n_expert, n);
         if ((!t->fused && matrix_new(r, t->t, t->ff, t->d, t->n_expert, false, 1, &gate) < 0) ||
             matrix_new(r, t->t, t->fused ? 2 * t->ff : t->ff, t->d, t->n_expert, false, 2, &up) < 0 ||
-            matrix_new(r, t->t, t->d, t->ff, t->n_expert, false, 3, &down) < 0)
+            matrix_new(r, down_t, t->d, t->ff, t->n_expert, false, 3, &down) < 0)
                 exit(70); /* no such matrix: a case is wrong */
         struct pair bias = both(r, hb, 65536 * 4), route = both(r, hr, (size_t)n * t->n_expert * 4), y = both_poison(r, (size_t)n * t->d);
         struct acts x = acts_new(r, hx, n, t->d);
-        snprintf(what, sizeof(what), "moe %s, %u of %u, %u -> %u, gating %d%s%s%s%s, n %u", k_type_name(t->t), t->n_used, t->n_expert, t->d, t->ff,
-                 (int)t->gating, t->fused ? ", fused" : "", t->bias ? ", bias" : "", t->groups ? ", groups" : "", mixed ? ", mixed" : "", n);
+        snprintf(what, sizeof(what), "moe %s, %s, %u of %u, %u -> %u, gating %d%s%s%s%s, n %u", k_type_name(t->t), k_type_name(down_t), t->n_used,
+                 t->n_expert, t->d, t->ff, (int)t->gating, t->fused ? ", fused" : "", t->bias ? ", bias" : "", t->groups ? ", groups" : "", mixed ? ", mixed" : "", n);
         bool f32 = r->exact || t->t == K_F32, alike = !f32 && int8_alike(t->t);
         run(r, t, &gate, &up, &down, bias, &x, route, y, 0, n, 0, r->cpu);
         compare(r, what, y, n, t->d, t->d, f32 ? 5e-6 : 3e-3);
@@ -148,6 +149,8 @@ static void moe_case(struct rig *r, const struct moe *t, uint32_t n, bool mixed)
         free(hr);
         free(hb);
 }
+
+static void moe_case(struct rig *r, const struct moe *t, uint32_t n, bool mixed) { moe_case_of(r, t, t->t, n, mixed); }
 
 /* Whether each float is the other's bits, or both are no numbers. */
 static bool same(const float *a, const float *b, size_t n) {
@@ -418,6 +421,30 @@ void check_moe(struct rig *r) {
                 twins_case(r, K_Q4_K, 512, 256, r->tiny ? 6 : 200);
                 twins_case(r, K_Q6_K, 256, 768, r->tiny ? 6 : 70);
         }
+        /* The lattice formats: jobs of lists, of none, one and more than eight columns, beside P rows and by themselves. */
+        static const struct moe lattice[] = {
+                { K_IQ2_XXS, 10, 2, 512, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_IQ2_XS, 10, 2, 1280, 512, K_GATE_SOFTMAX, true, false, false, true, 0, K_GLU_SILU },
+                { K_IQ2_S, 10, 2, 512, 768, K_GATE_SOFTMAX, false, true, false, true, 0, K_GLU_SILU },
+                { K_IQ3_XXS, 10, 2, 768, 256, K_GATE_SOFTMAX, true, true, false, true, 0, K_GLU_SILU },
+                { K_IQ3_S, 96, 4, 512, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_IQ1_S, 10, 2, 2304, 256, K_GATE_SOFTMAX, false, false, false, true, 0, K_GLU_SILU },
+                { K_IQ1_M, 10, 2, 512, 256, K_GATE_SOFTMAX, true, false, false, true, 0, K_GLU_SILU },
+        };
+        static const uint32_t lattice_rows[] = { 1, 2, 8, 33 };
+        for (size_t i = 0; i < ELEMENTSOF(lattice); i++) {
+                for (size_t k = 0; k < ELEMENTSOF(lattice_rows) && (!r->tiny || k < 2); k++)
+                        moe_case(r, &lattice[i], lattice_rows[k], false);
+                if (lattice[i].n_expert == 10)
+                        moe_case(r, &lattice[i], r->tiny ? 6 : 23, true);
+                moe_case_of(r, &lattice[i], K_Q4_K, 3, false);
+                head_case(r, lattice[i].t, 3, 33, 512, 1); /* matrices that begin at any even address */
+                head_case(r, lattice[i].t, 3, 33, 256, 11);
+                if (!r->exact)
+                        twins_case(r, lattice[i].t, 256, 256, r->tiny ? 6 : 70);
+        }
+        moe_case_of(r, &cases[1], K_IQ2_XXS, 1, false); /* after products without lists */
+        moe_case_of(r, &cases[1], K_IQ3_S, r->tiny ? 6 : 23, false);
         check_between_moe(r);
         head_case(r, K_F32, 4, 24, 40, 3);
         head_case(r, K_Q8_0, 8, 64, 128, 5);

@@ -14,8 +14,11 @@ static const struct synth_type types[] = {
         { "f32", 0, 1, 4, 0 },        { "f16", 1, 1, 2, 1 },         { "q4_0", 2, 32, 18, 2 },    { "q8_0", 8, 32, 34, 7 },
         { "q2_k", 10, 256, 84, 10 },  { "q3_k", 11, 256, 110, 12 },  { "q4_k", 12, 256, 144, 14 }, { "q5_k", 13, 256, 176, 16 },
         { "q6_k", 14, 256, 210, 18 }, { "tq1_0", 34, 256, 54, 36 },  { "tq2_0", 35, 256, 66, 37 }, { "mxfp4", 39, 32, 17, 38 },
+        { "iq2_xxs", 16, 256, 66, 19 }, { "iq2_xs", 17, 256, 74, 20 }, { "iq2_s", 22, 256, 82, 28 }, { "iq3_xxs", 18, 256, 98, 23 },
+        { "iq3_s", 21, 256, 110, 26 }, { "iq1_s", 19, 256, 50, 24 }, { "iq1_m", 29, 256, 56, 31 },
 };
-enum { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, TQ1_0 = 34, TQ2_0 = 35, MXFP4 = 39 };
+enum { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, TQ1_0 = 34, TQ2_0 = 35, MXFP4 = 39,
+       IQ2_XXS = 16, IQ2_XS = 17, IQ3_XXS = 18, IQ1_S = 19, IQ3_S = 21, IQ2_S = 22, IQ1_M = 29 };
 
 const struct synth_type *synth_type_find(const char *name) {
         for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
@@ -132,6 +135,19 @@ static void block(const struct synth_tensor *t, uint8_t *p) {
                 scale(p + 64, 0.024f, p[64]);
                 break;
         case MXFP4: p[0] = (uint8_t)(119 + (p[0] & 1)); break;
+        case IQ2_XXS:
+        case IQ2_XS:
+        case IQ2_S: scale(p, 0.00043f, p[0]); break;
+        case IQ3_XXS: scale(p, 0.000144f, p[0]); break;
+        case IQ3_S: scale(p, 0.000126f, p[0]); break;
+        case IQ1_S: scale(p, 0.0026f, p[0]); break;
+        case IQ1_M: { /* a quarter of it in the top bits of each word of scales */
+                uint8_t d[2];
+                scale(d, 0.0026f, p[0]);
+                for (unsigned k = 0; k < 4; k++)
+                        p[49 + 2 * k] = (uint8_t)((p[49 + 2 * k] & 15) | (d[k / 2] >> k % 2 * 4 & 15) << 4);
+                break;
+        }
         default: break;
         }
 }

@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
                         "SPEC: MODEL:TYPE[:layers=N][:seed=N][:tiny]\nmodels:");
                 for (uint32_t i = 0; synth_model_name(i); i++)
                         fprintf(stderr, " %s", synth_model_name(i));
-                fprintf(stderr, "\ntypes: f16 q4_0 q8_0 q2_k q3_k q4_k q5_k q6_k tq1_0 tq2_0 mxfp4\n");
+                fprintf(stderr, "\ntypes: f16 q4_0 q8_0 q2_k q3_k q4_k q5_k q6_k tq1_0 tq2_0 mxfp4 iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s\n");
                 return 64;
         }
         r = synth_open(only ? argv[2] : argv[1], &s, why);
