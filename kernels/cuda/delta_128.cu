@@ -176,11 +176,9 @@ __global__ void __launch_bounds__(HD) conv_keep_kernel(const conv_args a, const 
 
 /*
  * One row for one value column, by the four lanes 8 apart that hold it: keys
- * 32 part .. 32 part + 31. q and k: this part's. gate: of row_gates(). Returns o, on all four;
- * without OUT only the state is wanted.
+ * 32 part .. 32 part + 31. q and k: this part's. Returns o, on all four; without OUT only the state is wanted.
  */
-template <bool OUT> static __device__ __forceinline__ float delta_row(float (&S)[PER], const float *q, const float *k, float v, float2 gate) {
-        const float decay = expf(gate.x);
+template <bool OUT> static __device__ __forceinline__ float delta_row(float (&S)[PER], const float *q, const float *k, float v, float decay, float beta) {
         float4 kk[PER / 4];
         float a[4] = {}, o[4] = {};
 #pragma unroll
@@ -198,7 +196,7 @@ template <bool OUT> static __device__ __forceinline__ float delta_row(float (&S)
         float kv = __fadd_rn(__fadd_rn(a[0], a[1]), __fadd_rn(a[2], a[3]));
         kv = __fadd_rn(kv, __shfl_xor_sync(~0u, kv, 8));
         kv = __fadd_rn(kv, __shfl_xor_sync(~0u, kv, 16));
-        const float dl = __fmul_rn(__fsub_rn(v, kv), gate.y);
+        const float dl = __fmul_rn(__fsub_rn(v, kv), beta);
         if (!OUT)
                 __syncwarp(); /* rare, and k is not worth registers: read again */
 #pragma unroll
@@ -257,13 +255,16 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
         for (uint32_t i = 0; i < n; i++) {
                 const uint32_t row = rows[i];
                 const float *x = g.x + (size_t)row * g.channels;
+                const size_t ba = row * g.a.ba_stride + p.ba;
+                const float alpha = load_here(g.a.alpha + ba), beta = load_here(g.a.beta + ba), v = load_here(x + (2 * g.a.n_k + h) * HD + col);
+                const float qk = threadIdx.x < 2 * HD ? load_here(x + (threadIdx.x < HD ? p.kh : g.a.n_k + p.kh - 1) * HD + threadIdx.x) : 0;
                 __syncthreads();
                 if (threadIdx.x < HD)
-                        q[key_at(threadIdx.x)] = x[p.kh * HD + threadIdx.x];
+                        q[key_at(threadIdx.x)] = qk;
                 else if (threadIdx.x < 2 * HD)
-                        k[key_at(threadIdx.x - HD)] = x[(g.a.n_k + p.kh) * HD + threadIdx.x - HD];
-                const float v = x[(2 * g.a.n_k + h) * HD + col];
-                const float2 gate = row_gates(g, row, p);
+                        k[key_at(threadIdx.x - HD)] = qk;
+                const float2 gate = gates_of(p, alpha, beta);
+                const float decay = expf(gate.x);
                 __syncthreads();
                 if (i == 0 && pending) { /* behind a prompt that ended within a block: once */
                         const uint32_t end = (uint32_t)g.b.pos[row] % BLOCK, slot = g.b.state_in[s];
@@ -272,11 +273,12 @@ __global__ void __launch_bounds__(STEP_THREADS) step_kernel(const delta_args g) 
                                 if (threadIdx.x < HD)
                                         out[key_at(threadIdx.x)] = pending_k(g, slot, p.kh)[r * HD + threadIdx.x];
                                 __syncthreads();
-                                delta_row<false>(S, NULL, out + part * PART, pending_v(g, slot, h)[r * HD + col], pending_gate(g, slot, h)[r]);
+                                const float2 was = pending_gate(g, slot, h)[r];
+                                delta_row<false>(S, NULL, out + part * PART, pending_v(g, slot, h)[r * HD + col], expf(was.x), was.y);
                                 __syncthreads();
                         }
                 }
-                const float o = delta_row<true>(S, q + part * PART, k + part * PART, v, gate);
+                const float o = delta_row<true>(S, q + part * PART, k + part * PART, v, decay, gate.y);
                 if (part == 0)
                         out[col] = o;
                 __syncthreads();

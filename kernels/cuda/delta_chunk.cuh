@@ -66,10 +66,21 @@ static __device__ __forceinline__ head_of head_args(const delta_args &g, uint32_
         return r;
 }
 
+/* Asked for here, and not behind a branch that needs another one first. */
+static __device__ __forceinline__ float load_here(const float *p) {
+        float v;
+        asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+        return v;
+}
+
 /* (logarithm of the decay, beta) of a row and head. */
+static __device__ __forceinline__ float2 gates_of(const head_of &p, float alpha, float beta) {
+        const float t = __fadd_rn(alpha, p.dt);
+        return make_float2(__fmul_rn(p.ah, t > 20 ? t : log1pf(expf(t))), sigmoid(beta));
+}
 static __device__ __forceinline__ float2 row_gates(const delta_args &g, uint32_t row, const head_of &p) {
-        const float t = __fadd_rn(g.a.alpha[row * g.a.ba_stride + p.ba], p.dt);
-        return make_float2(__fmul_rn(p.ah, t > 20 ? t : log1pf(expf(t))), sigmoid(g.a.beta[row * g.a.ba_stride + p.ba]));
+        const size_t at = row * g.a.ba_stride + p.ba;
+        return gates_of(p, g.a.alpha[at], g.a.beta[at]);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */

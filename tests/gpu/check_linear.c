@@ -44,7 +44,7 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         /* all D */
         linear_once(r, &m, &x, y, 0, n, n, NULL, bias, false, 0);
         snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, role D", k_type_name(t), rows, cols, n);
-        compare(r, what, y, n, rows, rows, f32 || t == K_F16 || t == K_BF16 ? 2e-6 : 1.5e-2);
+        compare(r, what, y, n, rows, rows, f32 || t == K_F16 || t == K_BF16 ? float_limit(cols) : 1.5e-2);
         float *all = fetch(r, y.g, (size_t)n * rows);
         /* each alone, and beside P rows */
         x.g.q_kind = 0;
@@ -66,7 +66,7 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         x.g.q_kind = 0;
         linear_once(r, &m, &x, y, 0, n, 0, NULL, bias, true, 0);
         snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, role P", k_type_name(t), rows, cols, n);
-        compare(r, what, y, n, rows, rows, f32 ? 2e-6 : 1e-3);
+        compare(r, what, y, n, rows, rows, f32 ? float_limit(cols) : 1e-3);
         float *whole = fetch(r, y.g, (size_t)n * rows);
         for (uint32_t i = 0, c = 1; i < n; i += c, c++)
                 linear_once(r, &m, &x, y2, i, c < n - i ? c : n - i, 0, NULL, bias, true, (size_t)i * rows);
@@ -85,7 +85,7 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         x.c.q_kind = x.g.q_kind = 0;
         linear_once(r, &m, &x, y, 0, n, n / 2, pick, bias, false, 0);
         snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, gathered", k_type_name(t), rows, cols, n);
-        compare(r, what, y, n, rows, rows, f32 ? 2e-6 : 1.5e-2);
+        compare(r, what, y, n, rows, rows, f32 ? float_limit(cols) : 1.5e-2);
         free(pick);
 
         acts_free(r, &x);
@@ -96,6 +96,9 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         free(hx);
         free(hb);
 }
+
+/* f32 products: what rounding leaves of a sum grows with the root of its length. */
+static double float_limit(uint32_t cols) { return 2e-6 * fmax(1, sqrt(cols / 4352.0)); }
 
 static void check_shape(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
         if (!r->tiny || (size_t)rows * cols * n <= 300000)
