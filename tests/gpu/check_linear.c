@@ -8,6 +8,9 @@
 
 static const uint32_t shapes[][2] = { { 64, 256 }, { 33, 512 }, { 1000, 1024 }, { 17, 4352 }, { 5, 32 }, { 48, 96 }, { 130, 2880 } };
 
+/* f32 products: what rounding leaves of a sum grows with the root of its length. */
+static double float_limit(uint32_t cols) { return 2e-6 * fmax(1, sqrt(cols / 4352.0)); }
+
 static void linear_once(struct rig *r, const struct matrix *m, struct acts *x, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d,
                         const uint32_t *gather, struct pair bias, bool gpu_only, size_t y_off) {
         struct k_batch b = { .n = n, .n_d = n_d };
@@ -96,9 +99,6 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         free(hx);
         free(hb);
 }
-
-/* f32 products: what rounding leaves of a sum grows with the root of its length. */
-static double float_limit(uint32_t cols) { return 2e-6 * fmax(1, sqrt(cols / 4352.0)); }
 
 static void check_shape(struct rig *r, enum k_type t, uint32_t rows, uint32_t cols, uint32_t n) {
         if (!r->tiny || (size_t)rows * cols * n <= 300000)
