@@ -77,7 +77,7 @@ static_assert(POST_HEAD == sizeof(uint4), "what follows is fetched in units");
 enum : uint32_t {
         POST_THREADS = 256,
         MOST_POSTS = 64, /* then a launch again: whatever waits for the stream, and wherever in the driver, does so for a moment only */
-        LOOKS = 4000,    /* for a word that is about to come: some microseconds */
+        LOOKS = 4000,    /* for a word that is about to come: some tenth of a millisecond in all */
 };
 
 /* The first n_block blocks fetch step data; all others empty the boxes of mail (mail.cuh). */
@@ -185,9 +185,10 @@ static int look(struct cuda_dev *d) {
         if (d->lost)
                 return -EIO;
         while ((s = loop_look(&p->loop, __atomic_load_n(&p->said->verdict, __ATOMIC_ACQUIRE))) == LOOP_LAUNCH) {
-                int r = launch_graph(d, (const struct graph *)p->loop.graph);
-                if (r < 0)
-                        return r;
+                if (launch_graph(d, (const struct graph *)p->loop.graph) < 0) {
+                        d->lost = true; /* also for want of memory: it has its number, and can't be taken back */
+                        return -EIO;
+                }
                 loop_launched(&p->loop);
         }
         return s == LOOP_UNKNOWN;
