@@ -15,7 +15,8 @@
  * tf32. Only exponents of at most 0 are taken.
  *
  * A block ends at a position that is a multiple of 16, and a row's arithmetic is a function of S and of the block's rows up
- * to it: products with rows that are not there yet, or that don't count for it, add zeros. A prompt that ends within a
+ * to it: products with rows that are not there yet, or that don't count for it, add zeros. (Of what is no number they don't:
+ * it reaches the earlier rows of its block that are computed with it, though not what they leave in slots.) A prompt that ends within a
  * block leaves S as it was before the block, and its rows pending in the slot; they are computed again, to the same bits,
  * with the rest of the block. A row of role D takes the pending rows into the state before its own, one by one. A block that
  * begins behind a D row has no rows before it.
