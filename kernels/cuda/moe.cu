@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixture of experts. D rows with int8 products need no lists (moe.cuh). For P
- * rows, and for D rows of other types, one block per role lists the pairs (row,
- * rank) expert by expert; P pairs go through grouped f16 products over all
- * experts. A row's results are summed in order of rank. Nothing here asks the
- * host what was chosen.
+ * Mixture of experts. D rows with matrices in planes need no lists (moe.cuh). For
+ * P rows, and for D rows of other types (lattice formats, floats), one block per
+ * role lists the pairs (row, rank) expert by expert; P pairs go through grouped
+ * f16 products over all experts. A row's results are summed in order of rank.
+ * Nothing here asks the host what was chosen.
  */
 #include <errno.h>
 
@@ -303,7 +303,7 @@ static int product(struct cuda_dev *d, enum k_type t, enum moe_form form, const 
 }
 
 /*
- * D rows whose products are int8 go without lists, by shape, type and card alone (cards of less shared memory have not
+ * D rows whose matrices are in planes go without lists, by shape, type and card alone (cards of less shared memory have not
  * room for every type); down may still be of another kind.
  */
 static void choose_direct(struct moe_run *m) {

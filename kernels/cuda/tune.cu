@@ -18,8 +18,8 @@ static constexpr cuda_grid RESIDENT = CUDA_GRID_RESIDENT, EVEN = CUDA_GRID_EVEN,
 static constexpr cuda_many RULE = CUDA_MANY_RULE, ONE = CUDA_MANY_8, TWO = CUDA_MANY_2X8;
 
 /*
- * By the bucket's most columns. From 2 on other kernels are among them: the rule is the one of few columns up to 4, then 2 x 8, or 8 where
- * units are few, then 2 x 16; and as many row groups as matvec_many.cuh says.
+ * By the bucket's most columns. From 2 on other kernels are among them: the rule is the one of few columns up to 4 (Q4_0: up to 2, then 8
+ * columns), then 2 x 8, or 8 where units are few, then 2 x 16; and as many row groups as matvec_many.cuh says.
  */
 static const struct linear_ways linear_1 = {
         7,
