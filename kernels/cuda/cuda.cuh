@@ -269,7 +269,7 @@ int cuda_graph_begin(struct k_dev *, struct k_batch *);
 int cuda_graph_end(struct k_dev *, struct k_batch *, void **ret);
 int cuda_graph_run(struct k_dev *, void *graph, struct k_batch *, const struct k_sample_row *rows);
 void cuda_graph_free(struct k_dev *, void *graph);
-size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n_ops);
+size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n, uint32_t n_ops);
 int cuda_event_new(struct k_dev *, void **ret);
 void cuda_event_free(struct k_dev *, void *event);
 int cuda_event_record(struct k_dev *, void *event);
