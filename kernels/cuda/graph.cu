@@ -78,7 +78,7 @@ enum : size_t { POST_HEAD = sizeof(struct post_head) };
 static_assert(POST_HEAD == sizeof(uint4), "what follows is fetched in units");
 enum : uint32_t {
         POST_THREADS = 256,
-        MOST_POSTS = 64, /* then a launch again: whatever waits for the stream, and wherever in the driver, does so for a moment only */
+        MOST_POSTS = 256, /* then a launch again: whatever waits for the stream, and wherever in the driver, does so for so many steps at most */
         LOOKS = 4000,    /* for a word that is about to come: some tenth of a millisecond in all */
 };
 

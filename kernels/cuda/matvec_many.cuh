@@ -296,13 +296,22 @@ template <int TYPE, int NT, int SIDE> static int matvec_run(struct cuda_dev *d, 
 }
 
 /*
- * Row groups side by side, whose units are twice as large, or one by one: these where two blocks a multiprocessor take all of their units
- * at once. A second round of few units costs a whole one. Of GLU a unit is the same either way.
+ * Row groups side by side, whose units are twice as large, or one by one: these where the blocks that a card holds take all of their units
+ * at once (a second round of few units costs a whole one), and of short rows, whose units are cheap, also where fewer than three units
+ * of two groups come to two multiprocessors. Of GLU a unit is the same either way.
  */
-static inline enum cuda_many many_rule(const struct cuda_dev *d, const matvec_args &a, uint32_t jobs) {
+template <int TYPE> static enum cuda_many many_rule(const struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
+        typedef many_shape<TYPE, 1, 1> SH;
+
         if (a.jobs.n > 8)
                 return CUDA_MANY_2X16;
-        return a.jobs.n > 4 && (a.glu || (uint64_t)DIV_ROUND_UP(a.n_rg, a.per_unit) * jobs > (uint64_t)d->n_sm * 2) ? CUDA_MANY_2X8 : CUDA_MANY_8;
+        if (a.jobs.n <= 4)
+                return CUDA_MANY_8;
+        if (a.glu)
+                return CUDA_MANY_2X8;
+        const uint64_t one = (uint64_t)DIV_ROUND_UP(a.n_rg, a.per_unit) * jobs, two = (uint64_t)DIV_ROUND_UP(a.n_rg, 2 * a.per_unit) * jobs;
+        const uint64_t blocks = (uint64_t)d->n_sm * SH::per_sm(d, a, SH::smem(a, warps, a.per_unit));
+        return one <= blocks || (a.per_warp <= 2 && two * 2 < (uint64_t)d->n_sm * 3) ? CUDA_MANY_8 : CUDA_MANY_2X8;
 }
 
 /* Columns spread over the MMA's eight. Not three or four of Q4_0, whose scaling was little: 3,591 tok/s where eight columns have 3,692 (8B cut to 16 layers). */
@@ -317,7 +326,7 @@ template <int TYPE> static constexpr bool few_takes(uint32_t n) { return n == 2 
 template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         const uint32_t n = a.jobs.n;
         const bool as_chosen = a.how.deep || a.how.groups > 1 || a.how.many != CUDA_MANY_RULE;
-        const enum cuda_many many = a.how.many != CUDA_MANY_RULE ? a.how.many : many_rule(d, a, jobs);
+        const enum cuda_many many = a.how.many != CUDA_MANY_RULE ? a.how.many : many_rule<TYPE>(d, a, warps, jobs);
         int r;
 
         if (n == 1) {

@@ -198,7 +198,8 @@ void check_loop(struct rig *r) {
         l.scratch = o->mem_alloc(r->gpu, o->sample_scratch(1, VOCAB));
         l.out = o->host_alloc(r->gpu, (AHEAD + 1) * sizeof(*l.out));
         if (!l.counter || !l.ones || !l.busy || !l.logits || !l.snap || !l.dev || !l.scratch || !l.out || o->upload(r->gpu, l.ones, &one, sizeof(one)) < 0 ||
-            o->zero(r->gpu, l.logits, VOCAB * sizeof(float)) < 0 || o->zero(r->gpu, l.busy, BUSY_COLS * sizeof(float)) < 0)
+            o->zero(r->gpu, l.logits, VOCAB * sizeof(float)) < 0 || o->zero(r->gpu, l.snap, SNAPS * sizeof(float)) < 0 ||
+            o->zero(r->gpu, l.busy, BUSY_COLS * sizeof(float)) < 0)
                 exit(70);
         memset(l.out, 0, (AHEAD + 1) * sizeof(*l.out));
         l.graph[0] = graph_new(&l, 40, 1);
