@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/seal.h"
 #include "ipc/arena.h"
 #include "ipc/check.h"
 
@@ -18,6 +19,7 @@
 
 int payload_make(const void *p, size_t n, int *ret_fd) {
         _cleanup_(fd_closep) int fd = memfd_create("hearth-payload", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+        int r;
 
         if (fd < 0 && errno == EINVAL)
                 fd = memfd_create("hearth-payload", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -29,8 +31,9 @@ int payload_make(const void *p, size_t n, int *ret_fd) {
                         return -errno;
                 at += k > 0 ? (size_t)k : 0;
         }
-        if (fcntl(fd, F_ADD_SEALS, SEALS | F_SEAL_SEAL) < 0)
-                return -errno;
+        r = memfd_seal(fd, SEALS | F_SEAL_SEAL);
+        if (r < 0)
+                return r;
         *ret_fd = fd_steal(&fd);
         return 0;
 }

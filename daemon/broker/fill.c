@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/seal.h"
 #include "daemon/broker/server.h"
 #include "daemon/broker/spawn.h"
 #include "ipc/worker.h"
@@ -64,10 +65,10 @@ static int make_memfd(const char *name) {
 static int seal(struct fill *f, struct h_error *err) {
         struct stat st;
         char path[40];
-        int fd, seals;
+        int fd, seals, r = memfd_seal(f->memfd, SEALS);
 
-        if (fcntl(f->memfd, F_ADD_SEALS, SEALS) < 0)
-                return h_error_set(err, HEARTH_E_internal, "%s: the copy in memory can't be sealed: %s", f->name, strerror(errno));
+        if (r < 0)
+                return h_error_set(err, HEARTH_E_internal, "%s: the copy in memory can't be sealed: %s", f->name, strerror(-r));
         seals = fcntl(f->memfd, F_GET_SEALS);
         if (seals < 0 || (seals & SEALS) != SEALS)
                 return h_error_set(err, HEARTH_E_internal, "%s: the copy in memory has seals 0x%x, expected 0x%x", f->name,

@@ -16,6 +16,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "base/alloc.h"
+#include "base/seal.h"
 #include "base/utf8.h"
 #include "daemon/broker/server.h"
 
@@ -99,7 +100,7 @@ void store_describe(struct server *s) {
         if (!s->config.fd_store)
                 return;
         fd = memfd_create("hearth:state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd < 0 || describe(&s->cache, s->default_model, &b) < 0 || write(fd, b.data, b.len) != (ssize_t)b.len || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        if (fd < 0 || describe(&s->cache, s->default_model, &b) < 0 || write(fd, b.data, b.len) != (ssize_t)b.len || memfd_seal(fd, SEALS) < 0) {
                 log_warning(&s->log, "what the model cache holds can't be noted for the next start");
                 return;
         }

@@ -4,7 +4,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,6 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/seal.h"
 #include "ipc/payload.h"
 #include "ipc/wire.h"
 
@@ -104,7 +107,40 @@ static void test_refused(void **state) {
         refused(-1, "prompt", NULL, HEARTH_E_bad_request, "no memfd");
 }
 
+/* Lets go of the page that a pipe holds, when the kernel has given up on it once. */
+static void *let_go(void *arg) {
+        char c[64];
+
+        usleep(200000);
+        assert_true(read(*(int *)arg, c, sizeof(c)) > 0);
+        return NULL;
+}
+
+/* A page that somebody holds for a moment is waited for; one that stays held is an error. */
+static void test_held_page(void **state) {
+        const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
+        int p[2];
+
+        for (int goes = 0; goes < 2; goes++) {
+                int fd = made("some text", 0);
+                loff_t at = 0;
+                pthread_t t;
+
+                assert_int_equal(pipe(p), 0);
+                assert_int_equal(splice(fd, &at, p[1], NULL, 9, 0), 9);
+                if (goes)
+                        assert_int_equal(pthread_create(&t, NULL, let_go, p), 0);
+                assert_int_equal(memfd_seal(fd, seals), goes ? 0 : -EBUSY);
+                if (goes)
+                        pthread_join(t, NULL);
+                assert_int_equal(fcntl(fd, F_GET_SEALS) & seals, goes ? seals : 0);
+                close(p[0]);
+                close(p[1]);
+                close(fd);
+        }
+}
+
 int main(void) {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refused) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refused), cmocka_unit_test(test_held_page) };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
