@@ -42,7 +42,8 @@ static int open_cpu(const struct eng_device_options *o, struct k_dev **ret, stru
 }
 
 static int open_cuda(const struct eng_device_options *o, struct k_dev **ret, struct h_error *err) {
-        struct k_cuda_options k = { .ordinal = o->ordinal, .vram_budget = o->vram_budget, .exact = o->exact };
+        struct k_cuda_options k = { .ordinal = o->ordinal, .vram_budget = o->vram_budget, .exact = o->exact,
+                                      .host_launches = o->host_launches };
         char why[256] = "";
         int r;
 

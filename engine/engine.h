@@ -29,6 +29,7 @@ struct eng_device_options {
         int ordinal;          /* CUDA */
         uint64_t vram_budget; /* CUDA: 0 = what is free */
         bool exact;           /* reference arithmetic: activations stay f32 */
+        bool host_launches;   /* CUDA: k_cuda_options has it */
         const char *variant;  /* NULL/"auto", "portable", "scalar", "avx2", "avx512", "amx" */
 };
 int eng_device_open(const struct eng_device_options *o, struct eng_device **ret, struct h_error *err);

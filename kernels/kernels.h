@@ -514,6 +514,7 @@ struct k_cuda_options {
         size_t vram_budget;      /* 0: what is free */
         enum { K_CUDA_VARIANT_AUTO, K_CUDA_VARIANT_PORTABLE } variant;
         bool exact;              /* f32 activations and f32 accumulate, for oracles */
+        bool host_launches;      /* steps are launched one by one by the host, for tools that can't follow graphs which the device launches */
 };
 /* -ENOSYS: built without CUDA; -ENODEV and 'why' filled: no driver, too old, no permission, ... */
 int k_cuda_open(const struct k_cuda_options *, struct k_dev **ret, char why[256]);

@@ -218,6 +218,7 @@ extern "C" int k_cuda_open(const struct k_cuda_options *o, struct k_dev **ret, c
         d->base.ops = &cuda_ops_table;
         d->ordinal = o->ordinal;
         d->exact = o->exact;
+        d->post.off = o->host_launches;
         d->n_sm = (uint32_t)p.multiProcessorCount;
         d->smem_sm = p.sharedMemPerMultiprocessor;
         d->smem_block = p.sharedMemPerBlockOptin;

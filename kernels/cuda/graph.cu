@@ -142,7 +142,10 @@ int cuda_graph_open(struct cuda_dev *d) {
         CUDA_TRY(d, cudaMalloc((void **)&p->count, 2 * sizeof(*p->count)), "staging");
         CUDA_TRY(d, cudaMemsetAsync(p->count, 0, 2 * sizeof(*p->count), d->stream), "staging");
         pthread_mutex_init(&p->lock, NULL);
-        return try_again(d);
+        if (!p->off)
+                return try_again(d);
+        snprintf(p->why_off, sizeof(p->why_off), "the host launches each step, as it was told to");
+        return 0;
 }
 
 void cuda_graph_close(struct cuda_dev *d) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu-check [PART] [--exact] [--portable] [--tiny] [--share K/N] [--verbose]: see check.h; --share: the K-th of N processes that
- * divide the cases, from 1; --device only says what there is. Exit status 77 where there is no device, with the reason. */
+/* gpu-check [PART] [--exact] [--portable] [--host-launches] [--tiny] [--share K/N] [--verbose]: see check.h; --share: the K-th of N
+ * processes that divide the cases, from 1; --device only says what there is. Exit status 77 where there is no device, with the reason. */
 #include "check.h"
 
 #include <errno.h>
@@ -301,6 +301,8 @@ int main(int argc, char **argv) {
                         r.tiny = true;
                 else if (strcmp(argv[i], "--exact") == 0)
                         og.exact = r.exact = true;
+                else if (strcmp(argv[i], "--host-launches") == 0)
+                        og.host_launches = r.host_launches = true;
                 else if (strcmp(argv[i], "--share") == 0) {
                         if (i + 1 == argc || sscanf(argv[++i], "%u/%u%n", &r.share, &r.shares, &n) != 2 || argv[i][n] || strchr(argv[i], '-') || r.share < 1 ||
                             r.share > r.shares) {

@@ -14,6 +14,7 @@ struct rig {
         struct k_dev *int8;  /* the CPU's int8 products, a scale for 32 columns or, by types in blocks of 256, for 256; reads cpu's buffers */
         struct k_dev *gpu;   /* what is tested */
         bool exact;          /* the GPU opened exact */
+        bool host_launches;  /* it launches no step by itself */
         bool tiny;           /* small shapes only: every kernel, but soon done (a sanitizer makes each a hundred times slower) */
         uint32_t share, shares; /* of the cases this process has every 'shares'-th kind; 0: all */
         uint32_t passed, failed;

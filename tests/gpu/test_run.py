@@ -116,20 +116,20 @@ def main():
         expect(rc == 77 and "A card" in out and not calls, "no device: status %d, %r" % (rc, out))
         rig.check()
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and out.strip().split("\n")[-1] == "48 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 16, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and out.strip().split("\n")[-1] == "51 passed, 0 failed, 0 skipped" and "ok   ops/moe portable" in out and len(calls) == 17, "ops: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and "48 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
+        expect(rc == 0 and "51 passed" in out and not calls, "done before: %d, %r, %d calls" % (rc, out, len(calls)))
         rc, out, calls = rig.run("--part", "ops", "--fresh")
-        expect(rc == 0 and len(calls) == 16, "--fresh: %d, %d calls" % (rc, len(calls)))
+        expect(rc == 0 and len(calls) == 17, "--fresh: %d, %d calls" % (rc, len(calls)))
         state = os.path.join(rig.build, "gpu-results.json")
         with open(state) as f:
             first = json.load(f)
 
         rig.check("two")
         rc, out, calls = rig.run("--part", "ops")
-        expect(rc == 0 and len(calls) == 16, "another build: %d, %d calls" % (rc, len(calls)))
+        expect(rc == 0 and len(calls) == 17, "another build: %d, %d calls" % (rc, len(calls)))
         rc, out, calls = rig.run("--merge", state)
-        expect("48 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
+        expect("51 passed" in out and rc == 3, "merged with itself: %d, %r" % (rc, out))
         with open(os.path.join(tmp, "old.json"), "w") as f:
             json.dump(first, f)
         for options, why in ((("--build", os.path.join(tmp, "none")), "build there first"), (("--merge", os.path.join(tmp, "none.json")), "none.json")):
@@ -147,7 +147,7 @@ def main():
         rc, out, calls = rig.run("--jobs", "0")
         expect(rc == 2 and "--jobs is 1 or more" in out, "no jobs: %d, %r" % (rc, out))
         rc, out, calls = rig.run("--merge", os.path.join(tmp, "old.json"))
-        expect("left out" in out and "48 passed" in out, "another build's results: %r" % out)
+        expect("left out" in out and "51 passed" in out, "another build's results: %r" % out)
 
         rig.check("three", moe=1)
         rc, out, calls = rig.run("--part", "exact")
@@ -169,6 +169,12 @@ def main():
         rc, out, calls = rig.run("--part", "initcheck", "--jobs", str(n))
         expect(rc == 0 and "44 passed, 0 failed" in out and len(calls) == 44 and all(c.startswith("--tool initcheck") and c.endswith(" cores 1") for c in calls),
                "a core for each: %d, %r, %r" % (rc, out, calls))
+        expect(not any("--host-launches" in c for c in calls), "initcheck with the host's launches: %r" % calls)
+        rc, out, calls = rig.run("--part", "racecheck")
+        expect(rc == 0 and "42 passed, 0 failed, 2 skipped" in out and len(calls) == 42 and all("--host-launches" in c and " loop " not in c for c in calls),
+               "racecheck launches by the host: %d, %r, %r" % (rc, out, calls))
+        rc, out, calls = rig.run("--table")
+        expect("racecheck/loop auto 1/1: racecheck can't follow graphs" in out, "why loop was left out: %r" % out)
         os.environ["PATH"] = before
 
         rig.check("four", sleep=1)

@@ -34,6 +34,7 @@ static int usage(void) {
                 "  [--vram-budget BYTES[MG]] [--gpu-layers N] [--rest auto|host|device]: what of the model is in device memory, and\n"
                 "  who computes generated tokens' products with the rest\n"
                 "  [--profile FILE]: of this device and driver, whatever program measured it\n"
+                "  [--host-launches]: no step is launched by the device itself\n"
                 "--tokens @FILE reads the ids from a file; --prompt N: ids after the first N are fed one at a time as "
                 "generated tokens.\n"
                 "--turn FILE: once the model's image is filled, waits for its turn on the device: an exclusive lock on FILE, kept to the end;\n  two cores stay free of filling\n"
@@ -107,7 +108,7 @@ static int parse(int argc, char **argv, struct options *o) {
         };
         struct { const char *name; bool *at; } flags[] = {
                 { "exact", &o->exact }, { "no-special", &o->no_special }, { "json", &o->json },
-                { "normalize", &o->normalize }, { "halves", &o->halves },
+                { "normalize", &o->normalize }, { "halves", &o->halves }, { "host-launches", &o->host_launches },
         };
         struct option longs[ELEMENTSOF(strings) + ELEMENTSOF(numbers) + ELEMENTSOF(flags) + 6] = {
                 { "backend", required_argument, NULL, BACKEND }, { "kv", required_argument, NULL, KV },

@@ -132,7 +132,7 @@ int probe_open(const struct options *o, struct probe *p) {
 
 int probe_open_for(const struct options *o, const struct eng_limits *l, struct probe *p) {
         struct eng_device_options d = { .backend = o->backend, .threads = o->threads, .exact = o->exact,
-                                        .variant = o->variant, .vram_budget = o->vram_budget };
+                                        .variant = o->variant, .vram_budget = o->vram_budget, .host_launches = o->host_launches };
         struct eng_load load = { .limits = l, .gpu_layers = o->gpu_layers, .rest = o->rest };
         struct h_error err = { 0 };
         double t0 = now_seconds();

@@ -26,7 +26,7 @@ struct options {
         enum eng_rest rest;
         bool placed;             /* any of the three was given */
         uint32_t threads, chunk, n, window, n_windows, prefill, decode, depth, batch, ctx, prompt, repeat;
-        bool exact, no_special, json, normalize, halves;
+        bool exact, no_special, json, normalize, halves, host_launches;
 };
 
 /* An open model and what it stands on. Zero-initialize; probe_close() takes any state. */
