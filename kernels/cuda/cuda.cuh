@@ -438,10 +438,16 @@ int cuda_matvec_iq(struct cuda_dev *, const struct linear_out *out, uint32_t n_o
 static inline bool cuda_is_iq(enum k_type t) {
         return t == K_IQ2_XXS || t == K_IQ2_XS || t == K_IQ2_S || t == K_IQ3_XXS || t == K_IQ3_S || t == K_IQ1_S || t == K_IQ1_M;
 }
-/* Whether D rows are multiplied from int8 images: cuda_matvec() or, of a lattice format, cuda_matvec_iq(). */
+/* Whether D rows are multiplied from int8 images. */
 static inline bool cuda_int8(const struct cuda_dev *d, const struct k_weight *w) { return !d->exact && (w->layout == K_LAYOUT_CUDA || cuda_is_iq(w->type)); }
 /*
- * The same of a gate and of up, then GLU: rows of h and, unless slots is NULL, their D images; row and slot are the column's
+ * Matrices of which that is so: by cuda_matvec() and, of a lattice format, cuda_matvec_iq(); planes first, since a norm that they make is
+ * read by the others. with: for planes, may be NULL. 1: as of cuda_matvec(), and nothing was launched.
+ */
+int cuda_linear_int8(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad, const struct jobs *,
+                     const struct matvec_with *with);
+/*
+ * cuda_matvec() of a gate and of up, then GLU: rows of h and, unless slots is NULL, their D images; row and slot are the column's
  * y row. gate's and up's own y stay as they are. Bits as of cuda_matvec() and cuda_glu_rows(). with: a norm or mail at most.
  * 1: not these matrices, or not with a norm or mail.
  */

@@ -44,6 +44,20 @@ int cuda_linear_f32(struct cuda_dev *d, const struct linear_out *o, const float 
         return 0;
 }
 
+int cuda_linear_int8(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad, const struct jobs *jobs,
+                     const struct matvec_with *with) {
+        struct linear_out planes[K_LINEAR_MAX], lattices[K_LINEAR_MAX];
+        uint32_t n_planes = 0, n_lattices = 0;
+
+        for (uint32_t i = 0; i < n_out; i++)
+                if (out[i].w.layout == K_LAYOUT_CUDA)
+                        planes[n_planes++] = out[i];
+                else
+                        lattices[n_lattices++] = out[i];
+        int r = n_planes ? cuda_matvec(d, planes, n_planes, image, kpad, jobs, with) : 0;
+        return r || !n_lattices ? r : cuda_matvec_iq(d, lattices, n_lattices, image, kpad, jobs);
+}
+
 /* y rows from P images, by way of f16 weights. */
 static int linear_f16(struct cuda_dev *d, const struct linear_out *o, const uint8_t *image, uint32_t kpad, uint32_t n_rows) {
         const struct k_weight *w = &o->w;
@@ -237,22 +251,18 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                 lw->add_done = true;
         }
         const float *xf = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
-        struct linear_out planes[K_LINEAR_MAX], lattices[K_LINEAR_MAX], floats[K_LINEAR_MAX];
-        uint32_t n_planes = 0, n_lattices = 0, n_floats = 0;
-        for (uint32_t i = 0; i < c->n_out; i++) {
-                const struct linear_out *o = &c->out[i];
-                if (c->n_d && cuda_int8(d, &o->w) && o->w.layout == K_LAYOUT_CUDA)
-                        planes[n_planes++] = *o;
-                else if (c->n_d && cuda_int8(d, &o->w))
-                        lattices[n_lattices++] = *o;
+        struct linear_out ints[K_LINEAR_MAX], floats[K_LINEAR_MAX];
+        uint32_t n_ints = 0, n_floats = 0;
+        for (uint32_t i = 0; i < c->n_out; i++)
+                if (c->n_d && cuda_int8(d, &c->out[i].w))
+                        ints[n_ints++] = c->out[i];
                 else
-                        floats[n_floats++] = *o;
-        }
-        if (n_planes) { /* first: a norm made by them is read by the others */
+                        floats[n_floats++] = c->out[i];
+        if (n_ints) { /* first: a norm made by them is read by the others */
                 struct jobs j = {};
                 j.n = c->n_d;
                 j.x_row = d_rows;
-                r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with);
+                r = cuda_linear_int8(d, ints, n_ints, image, kpad, &j, &with);
                 if (r > 0 && with.norm) { /* nothing was launched */
                         if ((r = cuda_run_norm(d, b, lw->norm)) < 0)
                                 return r;
@@ -262,16 +272,9 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                 lw->squares_done = r == 0 && with.squares;
                 if (r > 0) {
                         with.squares = NULL;
-                        r = cuda_matvec(d, planes, n_planes, image, kpad, &j, &with);
+                        r = cuda_linear_int8(d, ints, n_ints, image, kpad, &j, &with);
                 }
                 if (r < 0)
-                        return r;
-        }
-        if (n_lattices) {
-                struct jobs j = {};
-                j.n = c->n_d;
-                j.x_row = d_rows;
-                if ((r = cuda_matvec_iq(d, lattices, n_lattices, image, kpad, &j)) < 0)
                         return r;
         }
         for (uint32_t i = 0; i < n_floats; i++) {
@@ -340,8 +343,7 @@ int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct
                                 return r;
                         j.n = n;
                         o.y = c->a.y + r0 * c->a.y_stride;
-                        r = w->layout == K_LAYOUT_CUDA ? cuda_matvec(d, &o, 1, d->s_dequant, kpad, &j, NULL) : cuda_matvec_iq(d, &o, 1, d->s_dequant, kpad, &j);
-                        if (r < 0)
+                        if ((r = cuda_linear_int8(d, &o, 1, d->s_dequant, kpad, &j, NULL)) < 0)
                                 return r;
                 }
                 return 0;

@@ -210,8 +210,7 @@ static int products_any(const struct moe_run *m, const struct moe_lists *l, uint
         j.n = n_rows;
         j.x_row = x_row;
         j.y_row = l->pair;
-        return w->layout == K_LAYOUT_CUDA ? cuda_matvec(m->d, &o, 1, image, kpad_of(w->cols), &j, NULL)
-                                          : cuda_matvec_iq(m->d, &o, 1, image, kpad_of(w->cols), &j);
+        return cuda_linear_int8(m->d, &o, 1, image, kpad_of(w->cols), &j, NULL);
 }
 
 /* f16 products of the P pairs, sorted by expert; x: images by place. y_row: where a place's result goes. */
