@@ -324,6 +324,11 @@ struct moe_choice { uint32_t up_alone, down_alone; }; /* pairs one by one */
 enum { MOE_SUM_ROWS = 4 }; /* with at most so many rows down's are, if nothing is chosen */
 uint32_t cuda_variants(struct k_dev *, const struct k_tune_key *, const char *const **ret_names);
 int cuda_tune(struct k_dev *, const struct k_tune_choice *, uint32_t n);
+/*
+ * Columns spread over an MMA's eight (matvec_few.cuh), unless something else was chosen. Not three or four of Q4_0, whose scaling was little:
+ * 3,591 tok/s where eight columns have 3,692 (8B cut to 16 layers).
+ */
+static constexpr bool cuda_few_takes(enum k_type t, uint32_t n) { return n == 2 || ((n == 3 || n == 4) && t != K_Q4_0); }
 struct matvec_choice cuda_matvec_choice(const struct cuda_dev *, enum k_type, uint32_t rows, uint32_t cols, uint32_t n);
 struct moe_choice cuda_moe_choice(const struct cuda_dev *, enum k_type, uint32_t ff, uint32_t cols, uint32_t n);
 

@@ -314,9 +314,6 @@ template <int TYPE> static enum cuda_many many_rule(const struct cuda_dev *d, co
         return one <= blocks || (a.per_warp <= 2 && two * 2 < (uint64_t)d->n_sm * 3) ? CUDA_MANY_8 : CUDA_MANY_2X8;
 }
 
-/* Columns spread over the MMA's eight. Not three or four of Q4_0, whose scaling was little: 3,591 tok/s where eight columns have 3,692 (8B cut to 16 layers). */
-template <int TYPE> static constexpr bool few_takes(uint32_t n) { return n == 2 || (n <= 4 && TYPE != K_Q4_0); }
-
 /*
  * Up to 4 columns memory is the limit, so columns that nobody has are not scaled. Beyond, reading and scaling activations is, so row
  * groups side by side; where a card's shared memory has no room for their tiles, one by one. What was chosen and takes more room
@@ -333,7 +330,7 @@ template <int TYPE> static int matvec_type(struct cuda_dev *d, const matvec_args
                 r = a.how.deep ? matvec_one_run<TYPE, true>(d, a, warps, jobs) : matvec_one_run<TYPE, false>(d, a, warps, jobs);
                 if (r <= 0 || as_chosen || a.norm.x || a.squares || a.mail_to)
                         return r;
-        } else if (few_takes<TYPE>(n) && a.how.many == CUDA_MANY_RULE) {
+        } else if (cuda_few_takes((enum k_type)TYPE, n) && a.how.many == CUDA_MANY_RULE) {
                 r = n == 2 ? matvec_few_run<TYPE, 2>(d, a, warps, jobs, "product (int8, 2 columns)")
                            : matvec_few_run<TYPE, 4>(d, a, warps, jobs, "product (int8, 4 columns)");
                 if (r <= 0 || as_chosen)

@@ -18,7 +18,7 @@ static constexpr cuda_grid RESIDENT = CUDA_GRID_RESIDENT, EVEN = CUDA_GRID_EVEN,
 static constexpr cuda_many RULE = CUDA_MANY_RULE, ONE = CUDA_MANY_8, TWO = CUDA_MANY_2X8;
 
 /*
- * By the bucket's most columns. From 2 on other kernels are among them: the rule is the one of few columns up to 4 (Q4_0: up to 2, then 8
+ * By the bucket's most columns. From 3 on other kernels are among them: the rule is the one of few columns up to 4 (Q4_0: of two, then 8
  * columns), then 2 x 8, or 8 where units are few, then 2 x 16; and as many row groups as matvec_many.cuh says.
  */
 static const struct linear_ways linear_1 = {
@@ -90,7 +90,10 @@ struct matvec_choice cuda_matvec_choice(const struct cuda_dev *d, enum k_type t,
         const struct linear_ways *w = linear_ways_of(n);
         const uint32_t v = k_tune_find(&d->tuned, K_TUNE_LINEAR, t, rows, cols, n);
 
-        return w->way[v < w->n ? v : 0];
+        const struct matvec_choice *c = &w->way[v < w->n ? v : 0];
+
+        /* What was timed with four goes for two, but not that of another kernel than theirs, whether it was chosen or is the rule's for four. */
+        return n == 2 && (c->many != RULE || !cuda_few_takes(t, 4)) ? w->way[0] : *c;
 }
 
 struct moe_choice cuda_moe_choice(const struct cuda_dev *d, enum k_type t, uint32_t ff, uint32_t cols, uint32_t n) {
