@@ -222,7 +222,7 @@ struct k_attention_args {
 
 struct k_delta_args { /* gated delta net, one layer: conv, silu, norms, recurrence, gated norm */
         float *qkv; size_t qkv_stride;       /* [q | k | v] channels before the convolution; clobbered */
-        const float *z; size_t z_stride;     /* output gate [n, n_v*S_v] */
+        const float *z; size_t z_stride;     /* output gate [n, n_v*S_v]; with s_v a multiple of 4 its rows are 16-byte aligned */
         const float *beta, *alpha; size_t ba_stride; /* [n, n_v] raw projections; head h at column h, or if ba_run is set */
         uint32_t ba_run;                     /* at (h / ba_run) * 2 * ba_run + h % ba_run (beta and alpha in one product) */
         uint32_t n_k, n_v, s_k, s_v;         /* heads and head sizes */
@@ -230,7 +230,7 @@ struct k_delta_args { /* gated delta net, one layer: conv, silu, norms, recurren
         uint32_t conv;                       /* taps */
         const float *conv_w;                 /* [channels, conv], last tap on the current token */
         const float *a, *dt_bias;            /* [n_v]; a is already -exp(A_log) */
-        const float *norm_w; float eps;      /* [s_v] gated RMS norm: norm(o) * silu(z) */
+        const float *norm_w; float eps;      /* [s_v], 16-byte aligned; gated RMS norm: norm(o) * silu(z) */
         float *conv_state;                   /* [slots][(conv-1)][channels] */
         float *state;                        /* [slots] of delta_slot() floats: [n_v][s_k][s_v], then what else the backend keeps there */
         struct k_act *out;                   /* [n, n_v*s_v] */

@@ -347,6 +347,12 @@ int cuda_delta_128(struct cuda_dev *d, const delta_args &g, const conv_args &a) 
         const uint32_t heads = 2 * g.a.n_k + g.a.n_v, n_p = g.b.n - g.b.n_d;
         int r;
 
+        if (!g.b.pos || !g.b.state_in || !g.b.state_out) /* where a block of rows begins goes by a row's position, also for rows of role D */
+                return -EINVAL;
+        if (((uintptr_t)g.a.z | (uintptr_t)g.a.norm_w | g.a.z_stride * sizeof(float)) & 15) { /* read four at a time */
+                snprintf(d->error, sizeof(d->error), "delta net: the output gate's rows or its norm's weights are not aligned to 16 bytes");
+                return -EINVAL;
+        }
         if (g.b.n_d) { /* a sequence has rows of one role, so D rows bound the D sequences */
                 if ((r = launch(d, "delta net, convolution (D)", conv_d_kernel, dim3(heads, g.b.n_seq), HD, 0, a, 2 * g.a.n_k, g.a.n_k, g.a.eps)) < 0 ||
                     (r = launch(d, "delta net, step (D)", step_kernel, dim3(g.a.n_v, g.b.n_seq), STEP_THREADS, 0, g)) < 0)
@@ -356,8 +362,6 @@ int cuda_delta_128(struct cuda_dev *d, const delta_args &g, const conv_args &a) 
                 return 0;
         const size_t smem = SCAN_STAGES * sizeof(scan_stage), n_block = blocks_most(g.b);
         const uint32_t fit = (uint32_t)MIN(d->s_dequant_bytes / (n_block * sizeof(scan_block)), (size_t)g.a.n_v); /* value heads at a time */
-        if (!g.b.pos)
-                return -EINVAL;
         if (fit == 0) {
                 snprintf(d->error, sizeof(d->error), "delta net: no room for %zu blocks of rows in %zu bytes of scratch", n_block, d->s_dequant_bytes);
                 return -E2BIG;

@@ -5,6 +5,7 @@
  */
 #include "check.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,18 @@ static void net_free(struct net *n) {
                 free(n->seq[s]);
 }
 
+static struct k_delta_args args_of(struct net *n, bool gpu) {
+        float *base = gpu ? n->in.g : n->in.c, *ba = base + (size_t)MOST * (n->ch + n->vd);
+        const float *small = gpu ? n->small.g : n->small.c;
+
+        return (struct k_delta_args){
+                .qkv = base, .qkv_stride = n->ch, .z = base + (size_t)MOST * n->ch, .z_stride = n->vd, .beta = ba, .alpha = ba + n->n_v,
+                .ba_stride = 2 * n->n_v, .n_k = n->n_k, .n_v = n->n_v, .s_k = HEAD, .s_v = HEAD, .k_head_blocked = n->blocked, .conv = TAPS,
+                .conv_w = gpu ? n->w.g : n->w.c, .a = small, .dt_bias = small + 64, .norm_w = small + 128, .eps = 1e-6f,
+                .conv_state = gpu ? n->conv.g : n->conv.c, .state = gpu ? n->state.g : n->state.c, .out = gpu ? &n->out.g : &n->out.c,
+        };
+}
+
 /* The items as one batch, those of role D first. Returns all rows' results (malloc). */
 static float *run(struct net *n, struct k_dev *dev, const struct item *it, uint32_t n_it) {
         const bool gpu = dev == n->r->gpu;
@@ -106,14 +119,7 @@ static float *run(struct net *n, struct k_dev *dev, const struct item *it, uint3
         base = gpu ? n->in.g : n->in.c;
         dev->ops->upload(dev, base, x, MOST * n->in_row * sizeof(float));
         struct k_batch b = { .n = rows, .n_d = n_d, .n_seq = n_it, .token = token, .pos = pos, .seq = seq, .state_in = in, .state_out = out, .state_zero = zero };
-        const float *small = gpu ? n->small.g : n->small.c;
-        struct k_delta_args a = {
-                .qkv = base, .qkv_stride = n->ch, .z = base + (size_t)MOST * n->ch, .z_stride = n->vd, .beta = base + (size_t)MOST * (n->ch + n->vd),
-                .ba_stride = 2 * n->n_v, .n_k = n->n_k, .n_v = n->n_v, .s_k = HEAD, .s_v = HEAD, .k_head_blocked = n->blocked, .conv = TAPS,
-                .conv_w = gpu ? n->w.g : n->w.c, .a = small, .dt_bias = small + 64, .norm_w = small + 128, .eps = 1e-6f,
-                .conv_state = gpu ? n->conv.g : n->conv.c, .state = gpu ? n->state.g : n->state.c, .out = gpu ? &n->out.g : &n->out.c,
-        };
-        a.alpha = a.beta + n->n_v;
+        struct k_delta_args a = args_of(n, gpu);
         if (dev->ops->batch_begin(dev, &b) < 0 || dev->ops->delta(dev, &b, &a) < 0 || dev->ops->batch_end(dev, &b) < 0)
                 expect(n->r, false, "%s: %s", n->what, dev->ops->last_error(dev));
         free(x);
@@ -291,6 +297,33 @@ static void extremes(struct net *n) {
         }
 }
 
+/* What these kernels could not read goes through no others, whose slots are different. */
+static void refused(struct net *n) {
+        struct k_dev *gpu = n->r->gpu;
+        const uint32_t zero_u = 0;
+        const int32_t pos = 0;
+        const uint8_t fresh = 1;
+        struct { const char *what; size_t z, stride, norm; bool placeless; } of[] = {
+                { "a gate that is not aligned", 1, 0, 0, false }, { "gates with rows that are not aligned", 0, 2, 0, false },
+                { "a norm that is not aligned", 0, 0, 3, false }, { "rows without positions", 0, 0, 0, true },
+        };
+
+        for (size_t i = 0; !n->r->exact && i < sizeof(of) / sizeof(*of); i++) {
+                struct k_batch b = { .n = 1, .n_d = 1, .n_seq = 1, .token = &zero_u, .pos = of[i].placeless ? NULL : &pos, .seq = &zero_u, .state_in = &zero_u,
+                                     .state_out = &zero_u, .state_zero = &fresh };
+                struct k_delta_args a = args_of(n, true);
+                int e = gpu->ops->batch_begin(gpu, &b), end;
+
+                a.z += of[i].z;
+                a.z_stride += of[i].stride;
+                a.norm_w += of[i].norm;
+                e = e ? e : gpu->ops->delta(gpu, &b, &a);
+                end = gpu->ops->batch_end(gpu, &b);
+                expect(n->r, e == 0 && end == -EINVAL, "%s: %s is refused (%d, %d)", n->what, of[i].what, e, end);
+        }
+        free(one(n, gpu, 0, false, 0, 5, NONE, 0)); /* and the next step runs */
+}
+
 void check_delta(struct rig *r) {
         static const struct { const char *what; uint32_t n_k, n_v; bool blocked; } nets[] = {
                 { "delta net in blocks, 2/4 heads", 2, 4, false }, { "delta net in blocks, 2/6 heads", 2, 6, true }, { "delta net in blocks, 1/1 heads", 1, 1, false },
@@ -304,6 +337,7 @@ void check_delta(struct rig *r) {
                 roles(&n);
                 together(&n);
                 extremes(&n);
+                refused(&n);
                 net_free(&n);
                 if (r->tiny)
                         break;
