@@ -469,7 +469,13 @@ int cuda_matvec_glu(struct cuda_dev *, const struct linear_out *gate, const stru
 struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
 int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
                       const float *x, size_t x_stride, const struct jobs *);
-/* y rows from float activations in f32, weights of any type (lists of jobs only for float weights). */
+/*
+ * F16 and BF16 on tensor cores, from f32 activations in two pieces each; not for exact. Bits by type and cols alone; n_out matrices
+ * of the same cols.
+ */
+int cuda_matvec_half(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const float *x, size_t x_stride, const struct jobs *);
+static inline bool cuda_is_half(const struct cuda_dev *d, const struct k_weight *w) { return !d->exact && (w->type == K_F16 || w->type == K_BF16); }
+/* y rows from float activations: by cuda_matvec_half() or in f32, weights of any type (lists of jobs only for float weights). */
 int cuda_linear_f32(struct cuda_dev *, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *);
 /* Decodes rows [row0, row0 + n) of one matrix to dense rows of 'stride' elements of type 'to' (K_F16 or K_F32). */
 int cuda_dequant(struct cuda_dev *, const struct k_weight *w, uint32_t expert, uint32_t row0, uint32_t n, void *dst,
@@ -527,7 +533,7 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
         X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
-        X(graph) X(linear) X(loop) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(matvec_iq) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
+        X(graph) X(linear) X(loop) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(matvec_half) X(matvec_iq) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);
 CUDA_FAMILIES(X)
@@ -566,23 +572,35 @@ static __device__ __forceinline__ void pdl_next() {
 #endif
 }
 
+/* In clusters of so many blocks side by side; more than 1: d->sm90 only. */
 template <class... P, class... A>
-static inline int launch(struct cuda_dev *d, const char *what, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
+static inline int launch_clusters(struct cuda_dev *d, const char *what, uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
         if (grid.x == 0 || grid.y == 0 || grid.z == 0)
                 return 0;
-        cudaLaunchAttribute at[1];
+        cudaLaunchAttribute at[2];
         cudaLaunchConfig_t c = {};
         c.gridDim = grid;
         c.blockDim = block;
         c.dynamicSmemBytes = smem;
         c.stream = d->stream;
-        at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        at[0].val.programmaticStreamSerializationAllowed = 1;
         c.attrs = at;
-        c.numAttrs = d->pdl && !d->full_edge ? 1 : 0;
+        if (d->pdl && !d->full_edge) {
+                at[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+                at[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+        }
+        if (cluster > 1) {
+                at[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
+                at[c.numAttrs].val.clusterDim.x = cluster;
+                at[c.numAttrs].val.clusterDim.y = at[c.numAttrs].val.clusterDim.z = 1;
+                c.numAttrs++;
+        }
         d->full_edge = false;
         CUDA_TRY(d, cudaLaunchKernelEx(&c, kernel, P(args)...), what);
         return 0;
+}
+template <class... P, class... A>
+static inline int launch(struct cuda_dev *d, const char *what, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
+        return launch_clusters(d, what, 1, kernel, grid, block, smem, args...);
 }
 
 /* ---- device helpers ------------------------------------------------------------ */

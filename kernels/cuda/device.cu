@@ -49,7 +49,7 @@ static const char *dev_where(struct k_dev *kd, char buf[64]) {
         const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
                 "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "delta_chunk.cuh", "dequant.cu", "embed.cu", "graph.cu",
-                "linear.cu", "loop.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec_few.cuh", "matvec_float.cu", "matvec_iq.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
+                "linear.cu", "loop.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec_few.cuh", "matvec_float.cu", "matvec_half.cu", "matvec_iq.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
                 "moe.cu", "moe_product.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
                 "fault.cu", /* tests/fault: kernels that fail */
         };

@@ -2,7 +2,7 @@
 /*
  * Which kernel computes which part of a product:
  *   role D: planes and lattice formats -> int8 tensor cores (matvec, matvec_iq);
- *           float weights -> f32
+ *           F16 and BF16 -> tensor cores of their type (matvec_half); F32 -> f32
  *   role P: F32 weights -> f32; all others -> f16 tensor cores with f32 sums, from
  *           F16 as it lies, or weights decoded to f16 where they are multiplied (few
  *           rows, Hopper) or a slice at a time before (a slice stays in L2): same bits
@@ -22,12 +22,14 @@ static uint32_t slice_rows(const struct cuda_dev *d, uint32_t kpad, size_t size,
         return (uint32_t)MIN(MAX(fit, (size_t)16), (size_t)rows);
 }
 
-/* y rows from float activations in f32, any weight type. */
+/* y rows from float activations, any weight type. */
 int cuda_linear_f32(struct cuda_dev *d, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *jobs) {
         const struct k_weight *w = &o->w;
         struct float_weight f = {w->data, w->type, w->cols, w->rows, w->cols, w->scale, w->expert_stride, w->n_expert > 1};
         int r;
 
+        if (cuda_is_half(d, w))
+                return cuda_matvec_half(d, o, 1, x, x_stride, jobs);
         if (is_float(w->type))
                 return cuda_matvec_float(d, &f, o->bias, o->y, o->y_stride, x, x_stride, jobs);
         if (jobs->expert || jobs->per_expert)
@@ -251,11 +253,13 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                 lw->add_done = true;
         }
         const float *xf = c->gather ? c->x.f : c->x.f + (size_t)c->row0 * cols;
-        struct linear_out ints[K_LINEAR_MAX], floats[K_LINEAR_MAX];
-        uint32_t n_ints = 0, n_floats = 0;
+        struct linear_out ints[K_LINEAR_MAX], halves[K_LINEAR_MAX], floats[K_LINEAR_MAX];
+        uint32_t n_ints = 0, n_halves = 0, n_floats = 0;
         for (uint32_t i = 0; i < c->n_out; i++)
                 if (c->n_d && cuda_int8(d, &c->out[i].w))
                         ints[n_ints++] = c->out[i];
+                else if (c->n_d && cuda_is_half(d, &c->out[i].w))
+                        halves[n_halves++] = c->out[i];
                 else
                         floats[n_floats++] = c->out[i];
         if (n_ints) { /* first: a norm made by them is read by the others */
@@ -275,6 +279,13 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                         r = cuda_linear_int8(d, ints, n_ints, image, kpad, &j, &with);
                 }
                 if (r < 0)
+                        return r;
+        }
+        if (n_halves) {
+                struct jobs j = {};
+                j.n = c->n_d;
+                j.x_row = c->gather;
+                if ((r = cuda_matvec_half(d, halves, n_halves, xf, cols, &j)) < 0)
                         return r;
         }
         for (uint32_t i = 0; i < n_floats; i++) {

@@ -23,6 +23,12 @@ static double int8_limit(enum k_type t, uint32_t cols) {
 /* f32 products: what rounding leaves of a sum grows with the root of its length. */
 static double float_limit(uint32_t cols) { return 2e-6 * fmax(1, sqrt(cols / 4352.0)); }
 
+/* f16 and bf16 products of activations in two pieces: tensor cores drop bits of a sum that f32 keeps. */
+static double half_limit(uint32_t cols) { return 1e-5 * fmax(1, sqrt(cols / 4352.0)); }
+static double d_limit(const struct rig *r, enum k_type t, uint32_t cols) {
+        return r->exact || t == K_F32 ? float_limit(cols) : t == K_F16 || t == K_BF16 ? half_limit(cols) : int8_limit(t, cols);
+}
+
 static void linear_once(struct rig *r, const struct matrix *m, struct acts *x, struct pair y, uint32_t row0, uint32_t n, uint32_t n_d,
                         const uint32_t *gather, struct pair bias, bool gpu_only, size_t y_off) {
         struct k_batch b = { .n = n, .n_d = n_d };
@@ -59,7 +65,7 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         /* all D */
         linear_once(r, &m, &x, y, 0, n, n, NULL, bias, false, 0);
         snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, role D", k_type_name(t), rows, cols, n);
-        compare(r, what, y, n, rows, rows, f32 || t == K_F16 || t == K_BF16 ? float_limit(cols) : int8_limit(t, cols));
+        compare(r, what, y, n, rows, rows, d_limit(r, t, cols));
         float *all = fetch(r, y.g, (size_t)n * rows);
         /* each alone, and beside P rows */
         x.g.q_kind = 0;
@@ -100,7 +106,7 @@ static void check_product(struct rig *r, enum k_type t, uint32_t rows, uint32_t 
         x.c.q_kind = x.g.q_kind = 0;
         linear_once(r, &m, &x, y, 0, n, n / 2, pick, bias, false, 0);
         snprintf(what, sizeof(what), "linear %s [%u, %u] n %u, gathered", k_type_name(t), rows, cols, n);
-        compare(r, what, y, n, rows, rows, f32 ? float_limit(cols) : int8_limit(t, cols));
+        compare(r, what, y, n, rows, rows, f32 ? float_limit(cols) : int8_limit(t, cols)); /* P rows among them */
         free(pick);
 
         acts_free(r, &x);
@@ -217,7 +223,7 @@ static void check_apart(struct rig *r, enum k_type t, uint32_t rows, uint32_t co
         free(file);
 }
 
-/* Each kernel of the float types (matvec_float.cu), at every width, from rows that begin at 16 bytes and from others. */
+/* Each kernel of the float types (matvec_float.cu, matvec_half.cu), at every width, from rows that begin at 16 bytes and from others. */
 static void check_floats(struct rig *r, enum k_type t) {
         static const uint32_t widths[] = { 1, 2, 4, 5, 8, 9, 16, 17, 33, 64 };
         const uint32_t few = 8, many = 64;
@@ -229,10 +235,18 @@ static void check_floats(struct rig *r, enum k_type t) {
         check_product(r, t, 1600, 8, many); /* as many blocks as 16 columns are worth it with */
         check_product(r, t, 3200, 8, few);
         check_product(r, t, 3200, 8, 3);
+        if (t != K_F32) /* as many rows as clusters of blocks are worth it with, in eight slices; the last cluster has some of its rows */
+                for (size_t i = 0; i < ELEMENTSOF(widths); i++)
+                        if (widths[i] == 5 || (widths[i] == 9 && !r->tiny) || widths[i] == 17 || (!r->tiny && widths[i] >= 33))
+                                check_product(r, t, 3210, r->tiny ? 512 : 1000, widths[i]);
         check_apart(r, t, 70, 776, 1);
         check_apart(r, t, 37, 203, 6);
         check_apart(r, t, 37, 40, 9);
         check_apart(r, t, 1600, 264, many);
+        if (t != K_F32) {
+                check_apart(r, t, 3210, 512, 8);
+                check_apart(r, t, 3210, 520, 20); /* five slices: no clusters */
+        }
         if (r->tiny)
                 return;
         static const uint32_t large[] = { 1, 3, 8, 32, 200 };

@@ -16,7 +16,7 @@ import re
 import sys
 
 # Kernels of every step and of every prompt. The general ones beside them (any head size, any type) are not among them.
-HOT = ("matvec_kernel", "matvec_one_kernel", "matvec_few_kernel", "moe_kernel", "moe_alone_kernel", "moe_down_sum_kernel", "moe_route_kernel", "moe_route_norm_kernel", "choose_kernel", "moe_sum_kernel", "gather_slots_kernel", "matmul_kernel", "matmul_sm90_kernel", "matmul_direct_kernel", "dequant_kernel", "dequant_halves_kernel", "float_one_kernel", "float_many_kernel", "iq_kernel", "dequant_iq_kernel", "norm_fast_kernel", "glu_kernel", "qkv_kernel",
+HOT = ("matvec_kernel", "matvec_one_kernel", "matvec_few_kernel", "moe_kernel", "moe_alone_kernel", "moe_down_sum_kernel", "moe_route_kernel", "moe_route_norm_kernel", "choose_kernel", "moe_sum_kernel", "gather_slots_kernel", "matmul_kernel", "matmul_sm90_kernel", "matmul_direct_kernel", "dequant_kernel", "dequant_halves_kernel", "float_one_kernel", "float_many_kernel", "half_kernel", "iq_kernel", "dequant_iq_kernel", "norm_fast_kernel", "glu_kernel", "qkv_kernel",
        "step_kernel", "scan_kernel", "block_kernel", "conv_d_kernel", "conv_p_kernel", "out_p_kernel", "att_kernel", "att_d_kernel", "att_wide_kernel", "attention_merge_kernel",
        "quantize_kernel", "elem_kernel")
 
