@@ -465,7 +465,7 @@ struct glu_out {
 };
 int cuda_matvec_glu(struct cuda_dev *, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,
                     const struct jobs *, const struct matvec_with *with, const struct glu_out *to);
-/* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements; any role. Bits by type and cols alone. */
+/* f32 activations x (dense rows of x_stride floats) with F32/F16/BF16 rows of w_stride elements, in f32; any role. Bits by type and cols alone. */
 struct float_weight { const void *data; enum k_type type; size_t stride; uint32_t rows, cols; const float *scale; size_t expert_stride; uint32_t many_scales; };
 int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const float *bias, float *y, size_t y_stride,
                       const float *x, size_t x_stride, const struct jobs *);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products with float weights and float activations, in f32: role D of F32, F16 and BF16, F32 in either role, and what was
- * decoded to f32.
+ * Products with float weights and float activations, in f32: F32 in either role, what was decoded to f32, and with 'exact' F16 and
+ * BF16. (F16 and BF16 else: matvec_half.cu.)
  *
  * One order of a row's sum, by its columns alone: lane l of a warp has the columns 8l..8l+7 of every 256 (F32: 4l..4l+3 of
  * every 128), one after the other, in one chain; then the 32 lanes' sums are added pairwise, 16 apart first. So a column's
