@@ -572,35 +572,23 @@ static __device__ __forceinline__ void pdl_next() {
 #endif
 }
 
-/* In clusters of so many blocks side by side; more than 1: d->sm90 only. */
 template <class... P, class... A>
-static inline int launch_clusters(struct cuda_dev *d, const char *what, uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
+static inline int launch(struct cuda_dev *d, const char *what, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
         if (grid.x == 0 || grid.y == 0 || grid.z == 0)
                 return 0;
-        cudaLaunchAttribute at[2];
+        cudaLaunchAttribute at[1];
         cudaLaunchConfig_t c = {};
         c.gridDim = grid;
         c.blockDim = block;
         c.dynamicSmemBytes = smem;
         c.stream = d->stream;
+        at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        at[0].val.programmaticStreamSerializationAllowed = 1;
         c.attrs = at;
-        if (d->pdl && !d->full_edge) {
-                at[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-                at[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-        }
-        if (cluster > 1) {
-                at[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
-                at[c.numAttrs].val.clusterDim.x = cluster;
-                at[c.numAttrs].val.clusterDim.y = at[c.numAttrs].val.clusterDim.z = 1;
-                c.numAttrs++;
-        }
+        c.numAttrs = d->pdl && !d->full_edge ? 1 : 0;
         d->full_edge = false;
         CUDA_TRY(d, cudaLaunchKernelEx(&c, kernel, P(args)...), what);
         return 0;
-}
-template <class... P, class... A>
-static inline int launch(struct cuda_dev *d, const char *what, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
-        return launch_clusters(d, what, 1, kernel, grid, block, smem, args...);
 }
 
 /* ---- device helpers ------------------------------------------------------------ */

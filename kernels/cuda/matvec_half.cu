@@ -31,21 +31,22 @@ enum { HALF_SLICES = 8, HALF_STEP = 32 /* columns */ };
 struct half_out {
         const uint8_t *w; /* rows of cols weights, one behind the other */
         size_t expert_stride; /* bytes */
+        uint32_t rows, many_scales;
         const float *bias, *scale;
         float *y;
         size_t y_stride;
-        uint32_t rows, unit0, many_scales; /* unit0: first unit in the grid's order */
 };
 
-struct half_args {
+struct half_args { /* first what comes before a block's first weights: it waits for each line of parameters */
+        uint32_t cols, steps, per; /* steps of 32 columns; per: of a slice */
+        uint32_t late;             /* lists: the kernel before says which weights */
+        uint32_t by_head;          /* jobs.per_expert */
+        uint32_t n_unit, n_out;
+        uint32_t unit0[K_LINEAR_MAX]; /* first unit of each, in the grid's order */
         half_out out[K_LINEAR_MAX];
-        uint32_t n_out, n_unit;
-        uint32_t cols, steps, per, slices; /* steps of 32 columns; per: of a slice */
         const float *x;
         size_t x_stride;
-        uint32_t late;     /* lists: the kernel before says which weights */
-        uint32_t n_groups; /* blocks side by side that share the columns */
-        uint32_t units;    /* from one of a block's to its next */
+        uint32_t slices;
         struct jobs jobs;
 };
 
@@ -116,96 +117,67 @@ struct half_job { uint32_t expert, c0, n; }; /* n 0: nothing */
 static __device__ __forceinline__ half_job job_of(const half_args &a) {
         half_job j = {0, 0, a.jobs.n};
         if (a.jobs.expert) {
-                j.expert = a.jobs.expert[blockIdx.y];
+                j.expert = a.jobs.expert[blockIdx.z];
                 j.n = 0;
                 if (j.expert != UINT32_MAX) {
-                        j.c0 = a.jobs.start[blockIdx.y];
-                        j.n = a.jobs.count[blockIdx.y];
+                        j.c0 = a.jobs.start[blockIdx.z];
+                        j.n = a.jobs.count[blockIdx.z];
                 }
-        } else if (a.jobs.per_expert) {
-                j.expert = blockIdx.y;
+        } else if (a.by_head) {
+                j.expert = blockIdx.z;
         }
         return j;
 }
-/* Where an activation begins, in floats from a.x on: of less than 2^32. */
-static __device__ __forceinline__ uint32_t x_of(const half_args &a, const half_job &j, uint32_t col) {
+static __device__ __forceinline__ const float *x_of(const half_args &a, const half_job &j, uint32_t col) {
         uint32_t xr = a.jobs.x_row ? a.jobs.x_row[j.c0 + col] : j.c0 + col;
-        if (a.jobs.per_expert)
+        if (a.by_head)
                 xr = xr * a.jobs.n_job + j.expert;
-        return xr * (uint32_t)a.x_stride;
+        return a.x + xr * a.x_stride;
 }
-static __device__ __forceinline__ const half_out &out_of(const half_args &a, uint32_t unit) {
+/* Whose unit it is; from there on 'unit' counts. */
+static __device__ __forceinline__ const half_out &out_of(const half_args &a, uint32_t *unit) {
         uint32_t o = 0;
-        while (o + 1 < a.n_out && unit >= a.out[o + 1].unit0)
+        while (o + 1 < a.n_out && *unit >= a.unit0[o + 1])
                 o++;
+        *unit -= a.unit0[o];
         return a.out[o];
-}
-
-/* ---- blocks of a cluster ---------------------------------------------------------------------- */
-
-/* All threads of the cluster, or of the block, meet; what they wrote to shared memory is seen by all. */
-template <int CL> static __device__ __forceinline__ void cluster_meet() {
-        if constexpr (CL == 1) {
-                __syncthreads();
-        } else {
-#if __CUDA_ARCH__ >= 900
-                asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-        }
-}
-/* What block 'rank' of the cluster has where this one has *p. */
-template <int CL> static __device__ __forceinline__ float cluster_read(const float *p, uint32_t rank) {
-        if constexpr (CL == 1) {
-                return *p;
-        } else {
-                float v = 0;
-#if __CUDA_ARCH__ >= 900
-                uint32_t at;
-                asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(rank));
-                asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-#endif
-                return v;
-        }
 }
 
 /* ---- weights ----------------------------------------------------------------------------------- */
 
-/*
- * A warp has 16 RT rows, a block's warps 8 / CL slices of CL times as many, a cluster of CL blocks all slices: the more rows, the less
- * is read of the activations.
- */
-template <int RT, int NT, int CL> struct half_shape {
-        static constexpr uint32_t ROWS = 16 * RT, COLS = 8 * NT, UNIT = ROWS * CL;
-        static constexpr uint32_t HERE = HALF_SLICES / CL; /* slices of a block */
+/* A unit has 16 RT rows, of which each warp has its slice: the more rows, the less is read of the activations. */
+template <int RT, int NT> struct half_shape {
+        static constexpr uint32_t ROWS = 16 * RT, COLS = 8 * NT;
         static constexpr uint32_t STAGE = RT * 1024; /* of a warp: [2 RT][lane] 16 bytes */
         static constexpr uint32_t RING = RT == 1 ? 6 : NT > 2 ? 3 : 4;
         static constexpr uint32_t COL = ROWS + 8; /* floats of a column's sums: the lanes of a warp then write to all banks */
         static constexpr uint32_t SUMS = HALF_SLICES * COLS * COL; /* floats */
-        static constexpr uint32_t BLOCKS = NT > 2 && CL == 1 ? 1 : 2; /* on a multiprocessor, by registers */
+        static constexpr uint32_t BLOCKS = NT > 2 ? 1 : 2; /* on a multiprocessor, by registers */
         static constexpr bool TWO = NT == 1; /* sums of two units: one barrier each instead of two */
         static constexpr uint32_t SMEM = HALF_SLICES * RING * STAGE + SUMS * 4 * (TWO ? 2 : 1);
 };
 
 /* A warp's ring: its slice of the rows of one unit after the other. FAST: rows begin at 16 bytes, and a lane's eight columns are all there, or none. */
-template <int RT, int NT, int CL, bool FAST> struct half_ring {
-        typedef half_shape<RT, NT, CL> S;
+template <int RT, int NT, bool FAST> struct half_ring {
+        typedef half_shape<RT, NT> S;
         uint8_t *base; /* this lane's */
         const uint8_t *from; /* this lane's weights of the next step, row g */
         uint32_t last; /* rows behind row g that there are */
         uint32_t unit, step;
         bool more;
 
-        __device__ __forceinline__ void rows(const half_args &a, uint32_t expert, uint32_t s0, uint32_t team, uint32_t lane) {
+        __device__ __forceinline__ void rows(const half_args &a, uint32_t expert, uint32_t s0, uint32_t lane) {
                 more = unit < a.n_unit;
                 if (!more)
                         return;
-                const half_out &o = out_of(a, unit);
-                const uint32_t first = min((unit - o.unit0) * S::UNIT + team * S::ROWS + (lane >> 2), o.rows - 1), row = 2 * a.cols;
+                uint32_t u = unit;
+                const half_out &o = out_of(a, &u);
+                const uint32_t first = min(u * S::ROWS + (lane >> 2), o.rows - 1), row = 2 * a.cols;
                 from = o.w + expert * o.expert_stride + (size_t)first * row + (s0 * HALF_STEP + (lane & 3) * 8) * 2;
                 last = o.rows - 1 - first;
                 step = 0;
         }
-        __device__ __forceinline__ void ask(const half_args &a, uint32_t expert, uint32_t s0, uint32_t team, uint32_t lane, uint32_t mine, uint32_t put) {
+        __device__ __forceinline__ void ask(const half_args &a, uint32_t expert, uint32_t s0, uint32_t lane, uint32_t mine, uint32_t put) {
                 if (more) {
                         const uint32_t k = (s0 + step) * HALF_STEP + (lane & 3) * 8;
                         uint8_t *to = base + put;
@@ -228,26 +200,26 @@ template <int RT, int NT, int CL, bool FAST> struct half_ring {
                         }
                         from += HALF_STEP * 2;
                         if (++step == mine) {
-                                unit += a.units;
-                                rows(a, expert, s0, team, lane);
+                                unit += gridDim.y;
+                                rows(a, expert, s0, lane);
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
         }
-        __device__ __forceinline__ void start(const half_args &a, uint32_t expert, uint32_t s0, uint32_t team, uint32_t lane, uint32_t mine, uint32_t unit0) {
-                unit = unit0;
+        __device__ __forceinline__ void start(const half_args &a, uint32_t expert, uint32_t s0, uint32_t lane, uint32_t mine) {
+                unit = blockIdx.y;
                 more = false;
                 if (mine)
-                        rows(a, expert, s0, team, lane);
+                        rows(a, expert, s0, lane);
 #pragma unroll 1
                 for (uint32_t i = 0; i + 1 < S::RING; i++)
-                        ask(a, expert, s0, team, lane, mine, i * S::STAGE);
+                        ask(a, expert, s0, lane, mine, i * S::STAGE);
         }
 };
 
 /* Columns k..k+7 of an activation; zeros behind its end. */
-template <bool FAST> static __device__ __forceinline__ void x_load(const half_args &a, uint32_t at, uint32_t k, float (&v)[8]) {
-        const float *const x = a.x + (at + k);
+template <bool FAST> static __device__ __forceinline__ void x_load(const half_args &a, const float *x, uint32_t k, float (&v)[8]) {
+        x += k;
         if constexpr (FAST) {
                 const bool ok = k < a.cols;
                 *(float4 *)v = ok ? *(const float4 *)x : make_float4(0, 0, 0, 0);
@@ -261,22 +233,22 @@ template <bool FAST> static __device__ __forceinline__ void x_load(const half_ar
 
 /* ---- results ------------------------------------------------------------------------------------- */
 
-/* The slices' sums in order, then the output's scale and bias: of the cluster's rows those of team 'rank'. */
-template <int RT, int NT, int CL>
-static __device__ __forceinline__ void half_put(const half_args &a, const half_job &j, const float *red, uint32_t unit, uint32_t rank, uint32_t cb) {
-        typedef half_shape<RT, NT, CL> S;
-        const half_out &o = out_of(a, unit);
-        const uint32_t row0 = (unit - o.unit0) * S::UNIT + rank * S::ROWS, n = min(S::COLS, j.n - cb);
+/* The slices' sums in order, then the output's scale and bias. */
+template <int RT, int NT>
+static __device__ __forceinline__ void half_put(const half_args &a, const half_job &j, const float *red, uint32_t unit, uint32_t cb) {
+        typedef half_shape<RT, NT> S;
+        const half_out &o = out_of(a, &unit);
+        const uint32_t row0 = unit * S::ROWS, n = min(S::COLS, j.n - cb);
 
         for (uint32_t e = threadIdx.x; e < S::ROWS * n; e += 32 * HALF_SLICES) {
                 const uint32_t c = e / S::ROWS, r = e % S::ROWS, row = row0 + r;
-                const float *p = red + (rank * S::HERE * S::COLS + c) * S::COL + r;
+                const float *p = red + c * S::COL + r;
                 float part[HALF_SLICES];
                 if (row >= o.rows)
                         continue;
 #pragma unroll
                 for (uint32_t s = 0; s < HALF_SLICES; s++)
-                        part[s] = cluster_read<CL>(p + (s % S::HERE) * (S::COLS * S::COL), s / S::HERE); /* without a slice: 0 */
+                        part[s] = p[s * (S::COLS * S::COL)]; /* without a slice: 0 */
                 float v = part[0];
 #pragma unroll
                 for (uint32_t s = 1; s < HALF_SLICES; s++)
@@ -286,40 +258,34 @@ static __device__ __forceinline__ void half_put(const half_args &a, const half_j
                 if (o.bias)
                         v = __fadd_rn(v, o.bias[(size_t)j.expert * o.rows + row]);
                 const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[j.c0 + cb + c] : j.c0 + cb + c;
-                o.y[yr * o.y_stride + (a.jobs.per_expert ? j.expert * a.jobs.y_job : 0) + row] = v;
+                o.y[yr * o.y_stride + (a.by_head ? j.expert * a.jobs.y_job : 0) + row] = v;
         }
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------------- */
 
-template <class T, int RT, int NT, int CL, bool FAST>
-__global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT, CL>::BLOCKS)) half_kernel(const __grid_constant__ half_args a) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-        if constexpr (CL > 1)
-                return;
-#endif
-        typedef half_shape<RT, NT, CL> S;
+template <class T, int RT, int NT, bool FAST>
+__global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT>::BLOCKS)) half_kernel(const __grid_constant__ half_args a) {
+        typedef half_shape<RT, NT> S;
         extern __shared__ __align__(16) uint8_t sm[]; /* [warps] rings, [TWO ? 2 : 1][warps][COLS][COL] sums */
         const uint32_t lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
-        const uint32_t rank = blockIdx.x % CL, team = warp / S::HERE;
-        const uint32_t group = blockIdx.x / CL % a.n_groups, unit0 = blockIdx.x / CL / a.n_groups;
-        const uint32_t s0 = (rank * S::HERE + warp % S::HERE) * a.per, mine = s0 < a.steps ? min(a.per, a.steps - s0) : 0;
+        const uint32_t s0 = warp * a.per, mine = s0 < a.steps ? min(a.per, a.steps - s0) : 0;
         uint8_t *const base = sm + warp * (S::RING * S::STAGE) + lane * 16;
         float *const sums = (float *)(sm + HALF_SLICES * S::RING * S::STAGE);
-        half_ring<RT, NT, CL, FAST> ring;
+        half_ring<RT, NT, FAST> ring;
         bool started = false;
         uint32_t turn = 0;
 
         pdl_next();
         ring.base = base;
         if (!a.late) { /* weights: before the wait */
-                ring.start(a, CL == 1 && a.jobs.per_expert ? blockIdx.y : 0, s0, team, lane, mine, unit0);
+                ring.start(a, a.by_head ? blockIdx.z : 0, s0, lane, mine);
                 started = true;
         }
         pdl_wait();
-        const half_job j = CL > 1 ? half_job{0, 0, a.jobs.n} : job_of(a); /* clusters have one job */
-        for (uint32_t cb = group * S::COLS; cb < j.n; cb += a.n_groups * S::COLS) {
-                uint32_t x[NT]; /* of column cb + 8i + g; behind the last of the last, whose sums nobody reads */
+        const half_job j = job_of(a);
+        for (uint32_t cb = blockIdx.x * S::COLS; cb < j.n; cb += gridDim.x * S::COLS) {
+                const float *x[NT]; /* of column cb + 8i + g; behind the last of the last, whose sums nobody reads */
                 float next[NT][8];
 #pragma unroll
                 for (int i = 0; i < NT; i++) {
@@ -327,10 +293,10 @@ __global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT, CL>::BLO
                         x_load<FAST>(a, x[i], s0 * HALF_STEP + t * 8, next[i]);
                 }
                 if (!started)
-                        ring.start(a, j.expert, s0, team, lane, mine, unit0);
+                        ring.start(a, j.expert, s0, lane, mine);
                 started = false;
                 uint32_t get = 0;
-                for (uint32_t unit = unit0; unit < a.n_unit; unit += a.units) {
+                for (uint32_t unit = blockIdx.y; unit < a.n_unit; unit += gridDim.y) {
                         float acc[NT][2 * RT][2] = {}; /* of column 8i + g: rows 8r + 2t, and the next */
 #pragma unroll 1
                         for (uint32_t k = 0; k < mine; k++) {
@@ -340,7 +306,7 @@ __global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT, CL>::BLO
 #pragma unroll
                                 for (int r = 0; r < 2 * RT; r++)
                                         w[r] = *(const uint4 *)(base + get + r * 512);
-                                ring.ask(a, j.expert, s0, team, lane, mine, get ? get - S::STAGE : (S::RING - 1) * S::STAGE); /* into the place of the step before */
+                                ring.ask(a, j.expert, s0, lane, mine, get ? get - S::STAGE : (S::RING - 1) * S::STAGE); /* into the place of the step before */
                                 get = get == (S::RING - 1) * S::STAGE ? 0 : get + S::STAGE;
 #pragma unroll
                                 for (int i = 0; i < NT; i++) {
@@ -366,16 +332,12 @@ __global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT, CL>::BLO
 #pragma unroll
                                 for (int r = 0; r < 2 * RT; r++)
                                         *(float2 *)(to + (8 * i + g) * S::COL + 8 * r + 2 * t) = make_float2(acc[i][r][0], acc[i][r][1]);
-                        cluster_meet<CL>(); /* with two places: the sums of the unit before have been read, too */
-                        half_put<RT, NT, CL>(a, j, red, unit, rank, cb);
+                        __syncthreads(); /* with two places: the sums of the unit before have been read, too */
+                        half_put<RT, NT>(a, j, red, unit, cb);
                         if (!S::TWO)
-                                cluster_meet<CL>();
+                                __syncthreads();
                 }
-                if (CL > 1)
-                        break; /* all columns have their blocks */
         }
-        if (CL > 1 && S::TWO)
-                cluster_meet<CL>(); /* nobody reads from a block that has ended */
 }
 
 /* ---- which ------------------------------------------------------------------------------------------- */
@@ -387,21 +349,21 @@ static void half_slices(half_args *a) {
         a->slices = DIV_ROUND_UP(a->steps, a->per);
 }
 
-template <class T, int RT, int NT, int CL, bool FAST> static int half_run(struct cuda_dev *d, half_args a, uint32_t jobs) {
-        typedef half_shape<RT, NT, CL> S;
+template <class T, int RT, int NT, bool FAST> static int half_run(struct cuda_dev *d, half_args a, uint32_t jobs) {
+        typedef half_shape<RT, NT> S;
         const uint32_t per_sm = S::BLOCKS > 1 && S::SMEM <= d->smem_sm / 2 - 1024 ? 2 : 1;
-        void (*const kernel)(half_args) = half_kernel<T, RT, NT, CL, FAST>;
+        void (*const kernel)(half_args) = half_kernel<T, RT, NT, FAST>;
 
         for (uint32_t i = 0; i < a.n_out; i++) {
-                a.out[i].unit0 = a.n_unit;
-                a.n_unit += DIV_ROUND_UP(a.out[i].rows, S::UNIT);
+                a.unit0[i] = a.n_unit;
+                a.n_unit += DIV_ROUND_UP(a.out[i].rows, S::ROWS);
         }
-        a.n_groups = a.jobs.expert ? 1 : DIV_ROUND_UP(a.jobs.n, S::COLS);
-        const uint32_t most = a.jobs.expert ? UINT32_MAX : MAX(d->n_sm * per_sm / (jobs * a.n_groups * CL), 1u);
-        a.units = MIN(a.n_unit, most);
+        /* Blocks that share the columns are side by side: what one has read of the weights the other finds in L2. */
+        const uint32_t groups = a.jobs.expert ? 1 : DIV_ROUND_UP(a.jobs.n, S::COLS);
+        const uint32_t most = a.jobs.expert ? 65535 : MAX(d->n_sm * per_sm / (jobs * groups), 1u);
         CUDA_TRY(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::SMEM), "product");
-        return launch_clusters(d, FAST ? "product (16 bits)" : "product (16 bits, rows anywhere)", CL, kernel,
-                               dim3(a.units * a.n_groups * CL, jobs), 32 * HALF_SLICES, S::SMEM, a);
+        return launch(d, FAST ? "product (16 bits)" : "product (16 bits, rows anywhere)", kernel, dim3(groups, MIN(a.n_unit, most), jobs),
+                      32 * HALF_SLICES, S::SMEM, a);
 }
 
 template <class T> static int half_type(struct cuda_dev *d, const half_args &a, uint32_t jobs, bool fast) {
@@ -410,14 +372,12 @@ template <class T> static int half_type(struct cuda_dev *d, const half_args &a, 
         size_t units = 0; /* of 32 rows */
 
         if (!fast)
-                return few ? half_run<T, 1, 1, 1, false>(d, a, jobs) : half_run<T, 1, 4, 1, false>(d, a, jobs);
+                return few ? half_run<T, 1, 1, false>(d, a, jobs) : half_run<T, 1, 4, false>(d, a, jobs);
         for (uint32_t i = 0; i < a.n_out; i++)
                 units += DIV_ROUND_UP(a.out[i].rows, 32u);
         if (units * jobs < d->n_sm * 3 / 4) /* more blocks, of 16 rows, then */
-                return few ? half_run<T, 1, 1, 1, true>(d, a, jobs) : n <= 16 ? half_run<T, 1, 2, 1, true>(d, a, jobs) : half_run<T, 1, 4, 1, true>(d, a, jobs);
-        if (n > 4 && d->sm90 && jobs == 1 && !a.jobs.expert && a.slices == HALF_SLICES)
-                return few ? half_run<T, 2, 1, 2, true>(d, a, jobs) : n <= 16 ? half_run<T, 2, 2, 2, true>(d, a, jobs) : half_run<T, 2, 4, 4, true>(d, a, jobs);
-        return few ? half_run<T, 2, 1, 1, true>(d, a, jobs) : n <= 16 ? half_run<T, 2, 2, 1, true>(d, a, jobs) : half_run<T, 2, 4, 1, true>(d, a, jobs);
+                return few ? half_run<T, 1, 1, true>(d, a, jobs) : n <= 16 ? half_run<T, 1, 2, true>(d, a, jobs) : half_run<T, 1, 4, true>(d, a, jobs);
+        return few ? half_run<T, 2, 1, true>(d, a, jobs) : n <= 16 ? half_run<T, 2, 2, true>(d, a, jobs) : half_run<T, 2, 4, true>(d, a, jobs);
 }
 
 static int half_same_type(struct cuda_dev *d, const struct linear_out *const *out, uint32_t n_out, const float *x, size_t x_stride, const struct jobs *jobs) {
@@ -429,13 +389,13 @@ static int half_same_type(struct cuda_dev *d, const struct linear_out *const *ou
         a.x = x;
         a.x_stride = x_stride;
         a.late = jobs->expert != NULL;
+        a.by_head = jobs->per_expert;
         a.jobs = *jobs;
         half_slices(&a);
         bool fast = a.cols % 8 == 0 && ((uintptr_t)x | x_stride * sizeof(float)) % 16 == 0;
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct k_weight *w = &out[i]->w;
-                a.out[i] = {(const uint8_t *)w->data, w->expert_stride, out[i]->bias, w->scale, out[i]->y, out[i]->y_stride, w->rows, 0,
-                            w->n_expert > 1};
+                a.out[i] = {(const uint8_t *)w->data, w->expert_stride, w->rows, w->n_expert > 1, out[i]->bias, w->scale, out[i]->y, out[i]->y_stride};
                 fast = fast && ((uintptr_t)w->data | (n_job > 1 || jobs->expert ? w->expert_stride : 0)) % 16 == 0;
         }
         if (n_job == 0)

@@ -343,7 +343,7 @@ static void head_case(struct rig *r, enum k_type t, uint32_t heads, uint32_t row
         g.y = y.g;
         RUN(r, head_linear, &b, &b, &c, &g, "head product");
         snprintf(what, sizeof(what), "head product %s, %u heads [%u, %u], n %u", k_type_name(t), heads, rows, cols, n);
-        compare(r, what, y, n, heads * yh, (size_t)heads * yh, r->exact || t == K_F32 ? 5e-6 : t == K_F16 || t == K_BF16 ? 1e-5 : 1.5e-2);
+        compare(r, what, y, n, heads * yh, (size_t)heads * yh, r->exact || t == K_F32 || t == K_F16 || t == K_BF16 ? 5e-6 : 1.5e-2);
         both_free(r, &x);
         both_free(r, &y);
         matrix_free(r, &m);
