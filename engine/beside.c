@@ -57,14 +57,11 @@ uint64_t beside_graph_bytes(const struct eng_model *m, const struct context_plan
         const struct k_ops *ops = m->d->k->ops;
         struct beside b = { 0 };
         uint32_t n_ops = (m->desc->n_layer + 2) * MAX_LAYER_OPS;
-        uint64_t bytes = 0;
 
         if (!ops->sample || !p->n_out)
                 return 0;
         shapes(m, &p->l, &b);
-        for (uint32_t n = 1; n <= b.n_width; n++)
-                bytes += b.n_length * (uint64_t)ops->graph_bytes(m->d->k, NULL, n, n_ops);
-        return bytes;
+        return (uint64_t)b.n_width * b.n_length * ops->graph_bytes(m->d->k, NULL, n_ops);
 }
 
 int beside_open(struct eng_context *c, const struct context_plan *p) {
@@ -219,6 +216,6 @@ int eng_context_warm(struct eng_context *c, struct h_error *err) {
                                                   b->n_width * b->n_length)
                                     : h_error_set(err, HEARTH_E_device_lost, "making a step's graph failed: %s", why);
         }
-        b->graph_bytes += c->dev->ops->graph_bytes(c->dev, b->graph[b->n_made++], 0, 0);
+        b->graph_bytes += c->dev->ops->graph_bytes(c->dev, b->graph[b->n_made++], 0);
         return b->n_made < b->n_width * b->n_length;
 }

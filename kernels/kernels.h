@@ -474,7 +474,7 @@ struct k_ops {
         int (*graph_end)(struct k_dev *, struct k_batch *, void **ret_graph);
         int (*graph_run)(struct k_dev *, void *graph, struct k_batch *, const struct k_sample_row *rows);
         void (*graph_free)(struct k_dev *, void *graph);
-        size_t (*graph_bytes)(struct k_dev *, void *graph, uint32_t n, uint32_t n_ops); /* what it takes of the device; NULL: one of n rows and n_ops ops may take */
+        size_t (*graph_bytes)(struct k_dev *, void *graph, uint32_t n_ops); /* what it takes of the device; NULL: what one of n_ops ops may take */
         /* How often the host launched one so far. Not each graph_run() does: a device may go on to the next step by itself. *ret_why: why it doesn't, or "". */
         uint64_t (*graph_launches)(struct k_dev *, const char **ret_why);
 

@@ -16,27 +16,26 @@ struct att_turn {
         uint32_t k_head, v_head, k_norm_cols, v_norm;
 };
 
-struct attn_args {
-        const float *q;
-        size_t q_stride;
-        uint32_t q_head, n_head;
-        struct k_kv kv;
-        float scale, softcap;
-        uint32_t window, causal;
-        const float *sinks, *gate;
-        size_t gate_stride;
-        uint32_t gate_head;
-        float *out;              /* [n, n_head * dv] */
-        float *part;             /* [rows of this launch][n_head][n_split][dv + 2]: sum, maximum, denominator */
-        uint32_t *ended;         /* [rows of this launch][blocks of a split]: splits done, all 0 between launches */
-        uint32_t n_split, row0;
+struct attn_args { /* in the order in which role D's kernels read them (matvec.cuh says why) */
+        uint32_t n_head, row0, joined; /* joined: turn is to be done too */
+        uint32_t causal, window;
         uint32_t slice_bits;     /* attention_wide.cuh: so many times halved, a head's V has a block for each slice of columns */
+        const float *sinks, *q;
+        size_t q_stride;
+        struct k_kv kv;
+        struct dbatch b;
+        struct att_turn turn;
+        uint32_t q_head;
+        float scale, softcap;
         uint32_t merge_image;    /* the merge writes D images */
         struct image img;
         uint32_t *mail_to;       /* one row whose image the merge writes: it also goes to this box (mail.cuh), or NULL */
-        struct dbatch b;
-        uint32_t joined;         /* turn is to be done too */
-        struct att_turn turn;
+        float *out;              /* [n, n_head * dv] */
+        const float *gate;
+        size_t gate_stride;
+        uint32_t gate_head, n_split;
+        float *part;             /* [rows of this launch][n_head][n_split][dv + 2]: sum, maximum, denominator */
+        uint32_t *ended;         /* [rows of this launch][blocks of a split]: splits done, all 0 between launches */
 };
 
 /* attention_mma_*.cu: n_d_rows rows of role D from a.row0 on, with their images, or, if 0, all rows from n_d on. */

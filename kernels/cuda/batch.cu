@@ -159,8 +159,8 @@ int cuda_batch_stage(struct cuda_dev *d, uint8_t *to, const struct k_batch *kb, 
         b.seq_rows = dw + 3 * kb->n_seq + 1;
         b.row_at = b.seq_rows + kb->n;
         for (uint32_t g = 0; g < kb->n_group; g++) {
-                STAGE(table[g], kb->table[g], (size_t)kb->table_stride[g] * kb->n_seq, uint32_t);
-                b.table_stride[g] = kb->table_stride[g];
+                STAGE(table[g].at, kb->table[g], (size_t)kb->table_stride[g] * kb->n_seq, uint32_t);
+                b.table[g].stride = kb->table_stride[g];
         }
         uint32_t splits = (uint32_t)longest / CUDA_SPLIT + 1;
         for (b.n_split = 1; b.n_split < splits;)

@@ -60,22 +60,22 @@ struct image { /* what a kernel needs to write or read images of n rows */
         uint32_t kpad, n_d; /* rows below n_d get the D form */
 };
 
-struct dbatch { /* step data on the device */
-        const uint32_t *token;
+struct dbatch { /* step data on the device; a parameter of kernels: what each reads comes first (matvec.cuh says why) */
         const int32_t *pos;
         const uint32_t *seq;
+        const int32_t *seq_last;              /* [n_seq] last position of the sequence in this batch */
         const uint32_t *state_in, *state_out, *state_zero;
         const uint32_t *row_at;               /* [n] the row's number within its sequence */
-        const int32_t *seq_last;              /* [n_seq] last position of the sequence in this batch */
+        uint32_t n, n_d, n_seq, n_split;      /* n_split: KV splits covering the longest sequence, rounded up to a power of two */
+        struct { const uint32_t *at; size_t stride; } table[CUDA_MAX_GROUP];
         const uint32_t *seq_start, *seq_rows; /* rows of sequence s: seq_rows[seq_start[s] .. seq_start[s+1]) */
-        const uint32_t *table[CUDA_MAX_GROUP];
-        uint32_t table_stride[CUDA_MAX_GROUP];
+        const uint32_t *token;
         const uint32_t *place;                /* [n_seq]; NULL: no tokens are kept */
         uint32_t *sampled, *history;
         size_t history_stride;
-        uint32_t n, n_d, n_seq, n_split; /* n_split: KV splits covering the longest sequence, rounded up to a power of two */
-        uint32_t one_each;               /* no sequence has two rows */
+        uint32_t one_each, zero;              /* no sequence has two rows; zero: graphs compare all bytes, so none is left over */
 };
+static_assert(sizeof(struct dbatch) == 14 * 8 + 6 * 4 + CUDA_MAX_GROUP * 16, "a gap");
 
 /* ---- device ---------------------------------------------------------------- */
 enum cmd_kind : uint32_t {
@@ -269,7 +269,7 @@ int cuda_graph_begin(struct k_dev *, struct k_batch *);
 int cuda_graph_end(struct k_dev *, struct k_batch *, void **ret);
 int cuda_graph_run(struct k_dev *, void *graph, struct k_batch *, const struct k_sample_row *rows);
 void cuda_graph_free(struct k_dev *, void *graph);
-size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n, uint32_t n_ops);
+size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n_ops);
 int cuda_event_new(struct k_dev *, void **ret);
 void cuda_event_free(struct k_dev *, void *event);
 int cuda_event_record(struct k_dev *, void *event);
@@ -643,8 +643,11 @@ static __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f +
 /* enum k_glu's functions; tanh GELU as in arXiv:1606.08415. */
 static __device__ __forceinline__ float glu_value(uint32_t act, float g, float u, bool gated, float alpha, float limit) {
         float x = gated ? g : u, v;
+        if (act == K_GLU_SILU) { /* not by the table that the others' jump goes through: it is constants that are not at hand */
+                v = x * sigmoid(x);
+                return gated ? v * u : v;
+        }
         switch (act) {
-        case K_GLU_SILU: v = x * sigmoid(x); break;
         case K_GLU_GELU_TANH: v = 0.5f * x * (1.0f + tanhf(0.79788456080286535588f * x * (1.0f + 0.044715f * x * x))); break;
         case K_GLU_GELU_ERF: v = 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f)); break;
         case K_GLU_RELU2: v = x > 0 ? x * x : 0; break;

@@ -33,12 +33,11 @@ struct graph {
 };
 
 /*
- * Of device memory for a graph's node, upwards, and for one of a graph that the device may launch: 31 graphs of 400 kernels took 19 MB, 32 of the
- * other kind 39.8, the first 8 of them 6.3 (H200, driver of CUDA 13; docs/kernels/cuda-steps.md). The driver takes it in pieces of 2 MB, for many
- * graphs together, and tells nobody. Steps of many sequences are longer, and there are many of these graphs: they are not worth it.
+ * Of device memory for a graph's node, upwards: 32 graphs of 400 kernels took 39.8 MB, the first 8 of them 6.3, whether the device or the host
+ * launches them (H200, driver of CUDA 13; docs/kernels/cuda-steps.md). The driver takes it in pieces of 2 MB, for many graphs together, and tells
+ * nobody.
  */
-enum : size_t { NODE_BYTES = 1600, AGAIN_NODE_BYTES = 3600 };
-enum : uint32_t { AGAIN_ROWS = 8 };
+enum : size_t { NODE_BYTES = 3600 };
 
 /* ---- sampling ---------------------------------------------------------------- */
 
@@ -325,7 +324,7 @@ static int instantiate(struct cuda_dev *d, struct graph *g, cudaGraph_t graph, b
 }
 
 static int capture(struct cuda_dev *d, struct graph *g) {
-        const bool again = !d->post.off && !d->has_host && d->batch.n <= AGAIN_ROWS; /* a device's own launches do no host work */
+        const bool again = !d->post.off && !d->has_host; /* a device's own launches do no host work */
         const uint32_t n = (uint32_t)DIV_ROUND_UP(d->stage_used, sizeof(uint4)), n_block = DIV_ROUND_UP(n, (uint32_t)POST_THREADS);
         cudaGraph_t graph = NULL;
         size_t n_node = 0;
@@ -352,7 +351,7 @@ static int capture(struct cuda_dev *d, struct graph *g) {
                 r = instantiate(d, g, graph, again);
         if (r == 0 && (e = cudaGraphGetNodes(graph, NULL, &n_node)) != cudaSuccess)
                 r = cuda_fail(d, e, "graph");
-        g->bytes = n_node * (g->again ? AGAIN_NODE_BYTES : NODE_BYTES);
+        g->bytes = n_node * NODE_BYTES;
         if (graph)
                 cudaGraphDestroy(graph);
         return r;
@@ -425,10 +424,8 @@ void cuda_graph_free(struct k_dev *kd, void *graph) {
         free(g);
 }
 
-size_t cuda_graph_bytes(struct k_dev *kd, void *graph, uint32_t n, uint32_t n_ops) {
-        if (graph)
-                return ((const struct graph *)graph)->bytes;
-        return n_ops * (n <= AGAIN_ROWS && !cuda_dev_of(kd)->post.off ? AGAIN_NODE_BYTES : NODE_BYTES);
+size_t cuda_graph_bytes(struct k_dev *, void *graph, uint32_t n_ops) {
+        return graph ? ((const struct graph *)graph)->bytes : n_ops * NODE_BYTES;
 }
 
 /* The buffer of the next graph step, once the step that used it last is done. */

@@ -7,7 +7,7 @@
 
 /* Row index of position p of sequence s among all tokens of the pages; UINT32_MAX: not resident. */
 static __device__ __forceinline__ uint32_t kv_slot(const struct dbatch &b, const struct k_kv &kv, uint32_t s, uint32_t p) {
-        uint32_t page = b.table[kv.group][(size_t)s * b.table_stride[kv.group] + p / kv.page_tokens];
+        uint32_t page = b.table[kv.group].at[s * b.table[kv.group].stride + p / kv.page_tokens];
         return page == UINT32_MAX ? page : page * kv.page_tokens + p % kv.page_tokens;
 }
 

@@ -141,8 +141,7 @@ static bool linear_adds(const struct cuda_dev *d, const struct cmd_linear *c, co
 /*
  * One row of role D, read where the norm writes it, and by at least one matrix in planes: the first launch leaves it in
  * memory for the others. While it does, no block may write what others of its blocks read: the norm's x.
- * Not for Q2_K, whose products are bound by instructions: every block would make the whole row, and 8B at one row came from
- * 612.7 to 604.1 tok/s by it (docs/kernels/cuda-products.md). The bits are the same either way.
+ * The bits are the same either way.
  */
 bool cuda_linear_norms(const struct cuda_dev *d, const struct cmd_linear *c, const struct cmd_norm *n) {
         bool planes = false;
@@ -154,8 +153,6 @@ bool cuda_linear_norms(const struct cuda_dev *d, const struct cmd_linear *c, con
                 return false;
         for (uint32_t i = 0; i < c->n_out; i++) {
                 planes |= c->out[i].w.layout == K_LAYOUT_CUDA;
-                if (c->out[i].w.type == K_Q2_K)
-                        return false;
                 if (!norm_apart(c->out[i].y, c->out[i].w.rows, n->x.f, n->x.cols))
                         return false;
         }

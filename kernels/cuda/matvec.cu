@@ -28,7 +28,8 @@ static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uin
         }
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct k_weight *w = &out[i]->w;
-                a->out[i].w = planes_of(w->type, w->data, w->rows, w->cols);
+                const plane_base from = planes_of(w->type, w->data, w->rows, w->cols);
+                memcpy(a->out[i].p, from.p, sizeof(from.p));
                 a->out[i].expert_stride = w->expert_stride;
                 a->out[i].bias = out[i]->bias;
                 a->out[i].bias_stride = w->rows;
@@ -46,6 +47,8 @@ static void matvec_fill(matvec_args *a, const struct linear_out *const *out, uin
         a->image = image;
         a->kpad = kpad;
         a->jobs = *jobs;
+        a->lists = jobs->expert || jobs->per_expert;
+        a->listed = a->lists || jobs->x_row || jobs->y_row;
         matvec_split(a->n_sb, &a->ks, &a->per_warp);
         a->ks_inverse = DIV_ROUND_UP(65536u, a->ks);
 }
@@ -67,7 +70,7 @@ static bool is_plain(const struct matvec_choice &c) {
 
 /* As was chosen for a product of its shape (kernels/tune.h), or, where this one's tiles then don't fit, as if nothing was. */
 static int matvec_launch(struct cuda_dev *d, const struct k_weight *w, matvec_args *a, uint32_t teams) {
-        const bool lists = a->jobs.expert || a->jobs.per_expert;
+        const bool lists = a->lists;
         const uint32_t jobs = lists ? a->jobs.n_job : 1;
         uint32_t rows = 0;
         int r;

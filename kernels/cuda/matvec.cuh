@@ -23,33 +23,39 @@
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/tile.cuh"
 
+/*
+ * A launch's parameters lie in lines of 64 bytes of constant memory that no multiprocessor has yet: each line is waited for by who
+ * first reads of it, and most of that stands before a product's first weight or behind its last one. So what is read together lies
+ * together, in the order of reading, and seldom read things last (measured: cuda-one-column.md, "Parameters").
+ */
 struct matvec_out {
-        plane_base w;
+        const uint8_t *p[4]; /* where its planes begin */
         size_t expert_stride;
+        uint32_t rows, rg0; /* first row group in the grid's order */
         const float *bias, *scale;
         float *y;
         size_t y_stride;
-        uint32_t rows, rg0; /* first row group in the grid's order */
         uint32_t many_scales, bias_stride;
 };
 
 struct matvec_args {
-        matvec_out out[K_LINEAR_MAX];
-        uint32_t n_out, n_rg, n_sb, per_warp, ks, ks_inverse; /* 2^16 / ks, rounded up: n * that >> 16 is n / ks for n up to 32 */
-        uint32_t n_unit, per_unit;
-        const uint8_t *image;
+        uint32_t n_sb, per_warp, ks, ks_inverse; /* 2^16 / ks, rounded up: n * that >> 16 is n / ks for n up to 32 */
+        uint32_t n_unit, per_unit, n_rg, n_out;
+        uint32_t glu;            /* out[0] is the gate, out[1] is up */
+        uint32_t lists, listed;  /* jobs has lists of matrices, or a matrix for each job; any lists: else the kernel of one column doesn't look */
         uint32_t kpad;
-        uint32_t glu; /* out[0] is the gate, out[1] is up; what follows is for it */
-        uint32_t act;
-        float alpha, limit;
-        float *h;
-        struct image h_image; /* slots may be NULL */
-        uint32_t *mail_to;    /* one column: the image also goes to this box (mail.cuh), or NULL */
-        float *add_to;           /* [][rows] of the one output, or NULL */
-        float add_scale;
-        float *squares;          /* one column: of the groups of add_to's row, or NULL */
+        const uint32_t *mail;    /* one column, without lists: the image also comes in this box (mail.cuh), sooner; NULL: it does not */
         struct norm_in norm;     /* one column: x NULL: the image is there */
-        const uint32_t *mail;    /* one column, without lists: or it also comes in this box, sooner; NULL: it does not */
+        const uint8_t *image;
+        float *add_to;           /* [][rows] of the one output, or NULL */
+        float *squares;          /* one column: of the groups of add_to's row, or NULL */
+        float add_scale;
+        uint32_t act;            /* of GLU, as are those that follow */
+        float alpha, limit;
+        struct image h_image;    /* slots may be NULL */
+        float *h;
+        uint32_t *mail_to;       /* one column: the image also goes to this box, or NULL */
+        matvec_out out[K_LINEAR_MAX];
         struct jobs jobs;
         struct matvec_choice how; /* for the launch; no kernel reads it */
 };
@@ -108,13 +114,13 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
 
         __device__ __forceinline__ void output(const matvec_args &a, const matvec_place &p, const matvec_out &o, uint32_t expert) {
                 const uint64_t far = (uint64_t)expert * o.expert_stride + p.lane * 16;
-                at[0] = o.w.p[0] + far + p.sb0 * TB.code;
+                at[0] = o.p[0] + far + p.sb0 * TB.code;
                 if (TB.high)
-                        at[1] = o.w.p[1] + far + p.sb0 * TB.high;
+                        at[1] = o.p[1] + far + p.sb0 * TB.high;
                 if (TB.scale)
-                        at[2] = o.w.p[2] + far + p.sb0 * TB.scale;
+                        at[2] = o.p[2] + far + p.sb0 * TB.scale;
                 if (TB.super)
-                        at[3] = o.w.p[3] + far + p.sb0 * TB.super;
+                        at[3] = o.p[3] + far + p.sb0 * TB.super;
         }
         /* The row group of (unit, slot), if there is one. */
         __device__ __forceinline__ void group(const matvec_args &a, const matvec_place &p, uint32_t expert) {
@@ -213,11 +219,14 @@ static __device__ __forceinline__ bool matvec_job(const matvec_args &a, uint32_t
 }
 /* Where the image of a column begins, from a.image on. */
 static __device__ __forceinline__ size_t matvec_slot(const matvec_args &a, uint32_t expert, uint32_t col) {
-        uint32_t x = a.jobs.x_row ? a.jobs.x_row[col] : col;
-        if (a.jobs.per_expert)
+        uint32_t x = a.listed && a.jobs.x_row ? a.jobs.x_row[col] : col;
+        if (a.lists && a.jobs.per_expert)
                 x = x * a.jobs.n_job + expert;
         return x * image_slot(a.kpad);
 }
+
+/* The result's row. */
+static __device__ __forceinline__ uint32_t matvec_row(const matvec_args &a, uint32_t col) { return a.listed && a.jobs.y_row ? a.jobs.y_row[col] : col; }
 
 /* Row r of slot s: the warps' sums, in order. red: [slot][ks] arrays of 'part' floats, a row group's sums somewhere in each. */
 static __device__ __forceinline__ float matvec_sum(const matvec_args &a, const float *red, uint32_t part, uint32_t s, uint32_t r) {
@@ -248,9 +257,9 @@ static __device__ __forceinline__ float matvec_put(const matvec_args &a, const f
         const uint32_t row = rg * 16 + r;
         if (row >= mo.rows)
                 return 0;
-        uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const uint32_t yr = matvec_row(a, col);
         const float v = matvec_finish(mo, expert, row, matvec_sum(a, red, part, s, r));
-        mo.y[yr * mo.y_stride + (a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = v;
+        mo.y[yr * mo.y_stride + (a.lists && a.jobs.per_expert ? expert * a.jobs.y_job : 0) + row] = v;
         if (!a.add_to)
                 return 0;
         float *to = a.add_to + (size_t)yr * mo.rows + row;
@@ -268,7 +277,7 @@ static __device__ __forceinline__ float matvec_glu(const matvec_args &a, const f
 /* A whole warp: these and their block of the image. */
 static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
                                                       uint32_t col) {
-        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const uint32_t yr = matvec_row(a, col);
         const float v = matvec_glu(a, red, part, unit, expert);
         a.h[(size_t)yr * a.out[0].rows + unit * 32 + (threadIdx.x & 31)] = v;
         if (a.h_image.slots) {
@@ -285,7 +294,7 @@ static __device__ __forceinline__ void matvec_put_glu(const matvec_args &a, cons
  */
 static __device__ __forceinline__ void matvec_put_glu_one(const matvec_args &a, const float *red, uint32_t part, uint32_t unit, uint32_t expert,
                                                           uint32_t col) {
-        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[col] : col;
+        const uint32_t yr = matvec_row(a, col);
         const float v = matvec_glu(a, red, part, unit, expert);
         a.h[(size_t)yr * a.out[0].rows + unit * 32 + (threadIdx.x & 31)] = v;
         if (a.h_image.slots) {

@@ -10,6 +10,7 @@
  * - f16: an activation's 32 columns are scaled by a power of two that brings the largest into [2^13, 2^14); hi and lo have 11
  *   bits each. The product of 32 columns is scaled back when it is added.
  * - bf16: hi and lo have 8 bits each and the range of f32. No scale.
+ * An infinite activation or weight makes its row's results NaN: the piece that is left over is none.
  *
  * One order of a row's sum, by its columns alone: up to eight slices of equal length (half_slices()), a warp each; within a slice
  * 32 columns at a time: two MMAs, one after the other, from zero; hi's product and lo's; these sums in f32, one after the other;

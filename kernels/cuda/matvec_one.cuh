@@ -103,7 +103,7 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
         float *red_all = (float *)(shares + warps * a.per_warp * SH::XB);
         const uint32_t full = (uint32_t)__cvta_generic_to_shared(bars), empty = full + 8 * ONE_SUMS;
         const uint8_t *base = sm + p.warp * SH::RING * SH::STAGE;
-        const bool adds = p.warp == warps, lists = a.jobs.expert || a.jobs.per_expert;
+        const bool adds = p.warp == warps, lists = a.lists;
         uint32_t expert = 0, c0 = 0, n = 1;
         matvec_ring<TYPE, SH::RING> ring;
         norm_share<Q::HAS_MIN> norm;

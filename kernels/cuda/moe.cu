@@ -156,7 +156,7 @@ struct moe_run {
         const struct cmd_norm *add; /* what adds the one row's sum to its x, to be done where it is made, or NULL */
 };
 
-/* f32 products of one role; expert by expert where weights must be decoded first. */
+/* Products of one role from float activations; expert by expert where weights must be decoded first. */
 static int products_f32(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
                         const float *x, size_t x_stride, const uint32_t *x_row, float *y, size_t y_stride) {
         struct linear_out o = {*w, bias, y, y_stride};
@@ -195,7 +195,7 @@ static int products_f32(const struct moe_run *m, const struct moe_lists *l, uint
         return 0;
 }
 
-/* Products of one role D matrix by lists: int8, or f32 of float weights. */
+/* Products of one role D matrix by lists: from int8 images, or float activations. */
 static bool int8(const struct moe_run *m, const struct k_weight *w) { return cuda_int8(m->d, w); }
 static int products_any(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
                         const float *x, size_t x_stride, const uint8_t *image, const uint32_t *x_row, float *y, size_t y_stride) {

@@ -37,14 +37,14 @@ struct moe_side { /* one matrix of all experts */
         uint32_t bias_stride, bias0, many_scales;
 };
 
-struct moe_product {
-        moe_side side[2];    /* gate, up; down alone in [0] */
-        const uint32_t *id;  /* [pairs] expert */
-        const float *weight; /* [pairs] */
+struct moe_product {     /* in the order of reading (matvec.cuh says why) */
         uint32_t pairs, n_used, n_expert;
-        const uint8_t *x;    /* images: of rows for gate/up, of pairs for down */
         uint32_t kpad, n_sb, per_warp, ks;
         uint32_t rows;       /* of the result: middle columns, or the model's */
+        const uint32_t *id;  /* [pairs] expert */
+        const uint8_t *x;    /* images: of rows for gate/up, of pairs for down */
+        moe_side side[2];    /* gate, up; down alone in [0] */
+        const float *weight; /* [pairs] */
         uint32_t act;
         float alpha, limit;
         uint8_t *image;      /* gate/up: images of pairs, or NULL and ... */

@@ -104,7 +104,7 @@ static int done_graph_run(struct k_dev *d, void *graph, struct k_batch *b, const
         return done_sample(d, b, &(struct k_sample_args){ .rows = rows, .n = b->n });
 }
 
-static size_t done_graph_bytes(struct k_dev *d, void *graph, uint32_t n, uint32_t n_ops) {
+static size_t done_graph_bytes(struct k_dev *d, void *graph, uint32_t n_ops) {
         (void)d;
         (void)graph;
         (void)n_ops;

@@ -222,7 +222,7 @@ static size_t graph_of(struct rig *r, struct chain *c, const struct k_sample_row
         e = e ? e : o->sample(r->gpu, &b, &a);
         e = o->graph_end(r->gpu, &b, e ? NULL : &g);
         if (e == 0 && g) {
-                bytes = o->graph_bytes(r->gpu, g, 0, 0);
+                bytes = o->graph_bytes(r->gpu, g, 0);
                 for (int i = 0; i < 2 && e == 0; i++) { /* the second behind the first: the same again */
                         chain_reset(r, c);
                         e = o->graph_run(r->gpu, g, &b, row);

@@ -165,7 +165,7 @@ static void check_bytes(struct loop_rig *l) {
 
         for (uint32_t i = 0; i < MANY && l->r->failed == 0; i++) {
                 g[i] = graph_new(l, KERNELS, 1);
-                account += o->graph_bytes(l->r->gpu, g[i], 0, 0);
+                account += o->graph_bytes(l->r->gpu, g[i], 0);
                 o->sync(l->r->gpu);
                 if (i == 0 || i == 7 || i == MANY - 1)
                         printf("  %u graphs of %u kernels: %.2f MB by the account, %.2f MB of the device\n", i + 1, (unsigned)KERNELS, (double)account / 1e6,
