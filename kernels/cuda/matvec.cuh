@@ -24,9 +24,9 @@
 #include "kernels/cuda/tile.cuh"
 
 /*
- * A launch's parameters lie in lines of 64 bytes of constant memory that no multiprocessor has yet: each line is waited for by who
- * first reads of it, and most of that stands before a product's first weight or behind its last one. So what is read together lies
- * together, in the order of reading, and seldom read things last (measured: cuda-one-column.md, "Parameters").
+ * A launch's parameters lie in constant memory that no multiprocessor has yet; who first reads of a line of it waits, and most of that
+ * stands before a product's first weight or behind its last one. So what is read together lies together, in the order of reading, and
+ * seldom read things last. (1 to 2% of a step: cuda-one-column.md, "Parameters".)
  */
 struct matvec_out {
         const uint8_t *p[4]; /* where its planes begin */
