@@ -113,14 +113,9 @@ int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out
 
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct linear_out *same[K_LINEAR_MAX];
-                uint32_t n = 0;
-                if (done[i])
+                const uint32_t n = cuda_same_type(out, n_out, i, done, same);
+                if (n == 0)
                         continue;
-                for (uint32_t j = i; j < n_out; j++)
-                        if (!done[j] && out[j].w.type == out[i].w.type) {
-                                same[n++] = &out[j];
-                                done[j] = true;
-                        }
                 int r = matvec_same_type(d, same, n, image, kpad, jobs, &w);
                 if (r)
                         return r;

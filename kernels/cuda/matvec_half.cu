@@ -411,12 +411,7 @@ int cuda_matvec_half(struct cuda_dev *d, const struct linear_out *out, uint32_t 
                 return 0;
         for (uint32_t i = 0; i < n_out; i++) {
                 const struct linear_out *same[K_LINEAR_MAX];
-                uint32_t n = 0;
-                for (uint32_t j = i; j < n_out; j++)
-                        if (!done[j] && out[j].w.type == out[i].w.type) {
-                                same[n++] = &out[j];
-                                done[j] = true;
-                        }
+                const uint32_t n = cuda_same_type(out, n_out, i, done, same);
                 int r = n ? half_same_type(d, same, n, x, x_stride, jobs) : 0;
                 if (r < 0)
                         return r;
