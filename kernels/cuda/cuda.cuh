@@ -435,17 +435,23 @@ struct matvec_with {
         const struct norm_in *norm;  /* one column: the image is not there yet but of this, or NULL */
         const uint32_t *mail;        /* one column: the image also comes in this box, sooner, or NULL */
 };
-/* Of a product's outputs those of out[i]'s type that are not yet done, from i on, which are marked: a launch has one type. How many. */
-static inline uint32_t cuda_same_type(const struct linear_out *out, uint32_t n_out, uint32_t i, bool done[K_LINEAR_MAX],
-                                      const struct linear_out *same[K_LINEAR_MAX]) {
-        uint32_t n = 0;
+/* A launch has one type: run(same, n) for the outputs of each, in order, until it returns something else than 0, which is returned. */
+template <class F> static inline int cuda_each_type(const struct linear_out *out, uint32_t n_out, F run) {
+        bool done[K_LINEAR_MAX] = {};
+        int r = 0;
 
-        for (uint32_t j = i; j < n_out && !done[i]; j++)
-                if (!done[j] && out[j].w.type == out[i].w.type)
-                        same[n++] = &out[j];
-        for (uint32_t k = 0; k < n; k++)
-                done[same[k] - out] = true;
-        return n;
+        for (uint32_t i = 0; i < n_out && r == 0; i++) {
+                const struct linear_out *same[K_LINEAR_MAX];
+                uint32_t n = 0;
+                for (uint32_t j = i; j < n_out; j++)
+                        if (!done[j] && out[j].w.type == out[i].w.type) {
+                                same[n++] = &out[j];
+                                done[j] = true;
+                        }
+                if (n)
+                        r = run(same, n);
+        }
+        return r;
 }
 /* D: y = scale * W x + bias from D images; all types with planes. with: may be NULL. 1: not with squares or a norm. */
 int cuda_matvec(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,

@@ -103,7 +103,6 @@ static int matvec_same_type(struct cuda_dev *d, const struct linear_out *const *
 
 int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad,
                 const struct jobs *jobs, const struct matvec_with *with) {
-        bool done[K_LINEAR_MAX] = {};
         struct matvec_with w = {};
 
         if (with)
@@ -111,17 +110,11 @@ int cuda_matvec(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out
         if (w.add_to && n_out != 1)
                 return -EINVAL;
 
-        for (uint32_t i = 0; i < n_out; i++) {
-                const struct linear_out *same[K_LINEAR_MAX];
-                const uint32_t n = cuda_same_type(out, n_out, i, done, same);
-                if (n == 0)
-                        continue;
-                int r = matvec_same_type(d, same, n, image, kpad, jobs, &w);
-                if (r)
-                        return r;
+        return cuda_each_type(out, n_out, [&](const struct linear_out *const *same, uint32_t n) {
+                const int r = matvec_same_type(d, same, n, image, kpad, jobs, &w);
                 w.norm = NULL; /* the first launch leaves its image */
-        }
-        return 0;
+                return r;
+        });
 }
 
 int cuda_matvec_glu(struct cuda_dev *d, const struct linear_out *gate, const struct linear_out *up, const uint8_t *image, uint32_t kpad,

@@ -405,16 +405,7 @@ static int half_same_type(struct cuda_dev *d, const struct linear_out *const *ou
 }
 
 int cuda_matvec_half(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out, const float *x, size_t x_stride, const struct jobs *jobs) {
-        bool done[K_LINEAR_MAX] = {};
-
         if (jobs->n == 0)
                 return 0;
-        for (uint32_t i = 0; i < n_out; i++) {
-                const struct linear_out *same[K_LINEAR_MAX];
-                const uint32_t n = cuda_same_type(out, n_out, i, done, same);
-                int r = n ? half_same_type(d, same, n, x, x_stride, jobs) : 0;
-                if (r < 0)
-                        return r;
-        }
-        return 0;
+        return cuda_each_type(out, n_out, [&](const struct linear_out *const *same, uint32_t n) { return half_same_type(d, same, n, x, x_stride, jobs); });
 }

@@ -52,18 +52,9 @@ static int iq_same_type(struct cuda_dev *d, const struct linear_out *const *out,
 }
 
 int cuda_matvec_iq(struct cuda_dev *d, const struct linear_out *out, uint32_t n_out, const uint8_t *image, uint32_t kpad, const struct jobs *jobs) {
-        bool done[K_LINEAR_MAX] = {};
-
         if (jobs->n == 0)
                 return 0;
-        for (uint32_t i = 0; i < n_out; i++) {
-                const struct linear_out *same[K_LINEAR_MAX];
-                const uint32_t n = cuda_same_type(out, n_out, i, done, same);
-                int r = n ? iq_same_type(d, same, n, image, kpad, jobs) : 0;
-                if (r < 0)
-                        return r;
-        }
-        return 0;
+        return cuda_each_type(out, n_out, [&](const struct linear_out *const *same, uint32_t n) { return iq_same_type(d, same, n, image, kpad, jobs); });
 }
 
 int cuda_tables_iq(struct cuda_dev *d) { return iq_upload(d); }

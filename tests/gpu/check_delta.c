@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/types.h"
+
 enum { HEAD = 128, TAPS = 4, LEN = 96, SLOTS = 10, MOST = 160, NONE = -1 };
 
 struct net {
@@ -308,7 +310,7 @@ static void refused(struct net *n) {
                 { "a norm that is not aligned", 0, 0, 3, false }, { "rows without positions", 0, 0, 0, true },
         };
 
-        for (size_t i = 0; !n->r->exact && i < sizeof(of) / sizeof(*of); i++) {
+        for (size_t i = 0; !n->r->exact && i < ELEMENTSOF(of); i++) {
                 struct k_batch b = { .n = 1, .n_d = 1, .n_seq = 1, .token = &zero_u, .pos = of[i].placeless ? NULL : &pos, .seq = &zero_u, .state_in = &zero_u,
                                      .state_out = &zero_u, .state_zero = &fresh };
                 struct k_delta_args a = args_of(n, true);
