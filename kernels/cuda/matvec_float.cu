@@ -13,7 +13,7 @@
  */
 #include <errno.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/job.cuh"
 
 CUDA_FAMILY(matvec_float)
 
@@ -63,34 +63,16 @@ template <> __device__ __forceinline__ void unpack<bf16>(const uint4 &p, int h, 
 /* Columns of a lane's pack; of a warp's step, whose weights are always 512 bytes of a row. */
 template <class W> struct packs { enum { PACK = 16 / sizeof(W), STEP = 32 * PACK, FOURS = PACK / 4 }; };
 
-struct float_job { uint32_t expert, c0, n; }; /* n 0: nothing */
-static __device__ __forceinline__ float_job job_of(const float_args &a) {
-        float_job j = {0, 0, a.jobs.n};
-        if (a.jobs.expert) {
-                j.expert = a.jobs.expert[blockIdx.y];
-                j.n = 0;
-                if (j.expert != UINT32_MAX) {
-                        j.c0 = a.jobs.start[blockIdx.y];
-                        j.n = a.jobs.count[blockIdx.y];
-                }
-        } else if (a.jobs.per_expert) {
-                j.expert = blockIdx.y;
-        }
-        return j;
+static __device__ __forceinline__ job job_of(const float_args &a) { return job_of(a.jobs, a.jobs.per_expert, blockIdx.y); }
+static __device__ __forceinline__ const float *x_of(const float_args &a, const job &j, uint32_t col) {
+        return a.x + job_x_row(a.jobs, a.jobs.per_expert, j, col) * a.x_stride;
 }
-static __device__ __forceinline__ const float *x_of(const float_args &a, const float_job &j, uint32_t col) {
-        uint32_t xr = a.jobs.x_row ? a.jobs.x_row[j.c0 + col] : j.c0 + col;
-        if (a.jobs.per_expert)
-                xr = xr * a.jobs.n_job + j.expert;
-        return a.x + xr * a.x_stride;
-}
-static __device__ __forceinline__ void y_put(const float_args &a, const float_job &j, uint32_t col, uint32_t row, float v) {
+static __device__ __forceinline__ void y_put(const float_args &a, const job &j, uint32_t col, uint32_t row, float v) {
         if (a.scale)
                 v = __fmul_rn(v, a.scale[a.many_scales ? j.expert : 0]);
         if (a.bias)
                 v = __fadd_rn(v, a.bias[(size_t)j.expert * a.rows + row]);
-        const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[j.c0 + col] : j.c0 + col;
-        a.y[yr * a.y_stride + (a.jobs.per_expert ? j.expert * a.jobs.y_job : 0) + row] = v;
+        a.y[job_y_row(a.jobs, j, col) * a.y_stride + (a.jobs.per_expert ? j.expert * a.jobs.y_job : 0) + row] = v;
 }
 
 /* ---- one column ------------------------------------------------------------------------- */
@@ -113,7 +95,7 @@ template <class W> __global__ void __launch_bounds__(ONE_WARPS * 32, 6) float_on
         pdl_next();
         if (a.late)
                 pdl_wait();
-        const float_job j = job_of(a);
+        const job j = job_of(a);
         if (j.n == 0)
                 return;
         const uint8_t *w = (const uint8_t *)a.w + j.expert * a.expert_stride + min(row, a.rows - 1) * a.w_stride + lane * 16;
@@ -209,7 +191,7 @@ __global__ void __launch_bounds__(MANY_THREADS, (many_shape<W, R, NC, STAGES>::B
         pdl_next();
         if (a.late)
                 pdl_wait();
-        const float_job j = job_of(a);
+        const job j = job_of(a);
         const uint32_t first = min(row0, a.rows - 1), last = a.rows - 1 - first;
         const uint8_t *w = (const uint8_t *)a.w + j.expert * a.expert_stride + first * a.w_stride + lane * 16;
         auto fill_w = [&](uint32_t s, uint32_t stage) {
@@ -325,7 +307,7 @@ template <class W, int NC> __global__ void __launch_bounds__(128) float_rows_ker
 
         pdl_next();
         pdl_wait();
-        const float_job j = job_of(a);
+        const job j = job_of(a);
         if (row >= a.rows || j.n == 0)
                 return;
         const W *w = (const W *)((const uint8_t *)a.w + j.expert * a.expert_stride + row * a.w_stride);

@@ -23,7 +23,7 @@
  */
 #include <errno.h>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/job.cuh"
 
 CUDA_FAMILY(matvec_half)
 
@@ -112,28 +112,10 @@ template <class T> struct half_pieces {
         }
 };
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- which activation, whose rows --------------------------------------------------------------- */
 
-struct half_job { uint32_t expert, c0, n; }; /* n 0: nothing */
-static __device__ __forceinline__ half_job job_of(const half_args &a) {
-        half_job j = {0, 0, a.jobs.n};
-        if (a.jobs.expert) {
-                j.expert = a.jobs.expert[blockIdx.z];
-                j.n = 0;
-                if (j.expert != UINT32_MAX) {
-                        j.c0 = a.jobs.start[blockIdx.z];
-                        j.n = a.jobs.count[blockIdx.z];
-                }
-        } else if (a.by_head) {
-                j.expert = blockIdx.z;
-        }
-        return j;
-}
-static __device__ __forceinline__ const float *x_of(const half_args &a, const half_job &j, uint32_t col) {
-        uint32_t xr = a.jobs.x_row ? a.jobs.x_row[j.c0 + col] : j.c0 + col;
-        if (a.by_head)
-                xr = xr * a.jobs.n_job + j.expert;
-        return a.x + xr * a.x_stride;
+static __device__ __forceinline__ const float *x_of(const half_args &a, const job &j, uint32_t col) {
+        return a.x + job_x_row(a.jobs, a.by_head, j, col) * a.x_stride;
 }
 /* Whose unit it is; from there on 'unit' counts. */
 static __device__ __forceinline__ const half_out &out_of(const half_args &a, uint32_t *unit) {
@@ -236,7 +218,7 @@ template <bool FAST> static __device__ __forceinline__ void x_load(const half_ar
 
 /* The slices' sums in order, then the output's scale and bias. */
 template <int RT, int NT>
-static __device__ __forceinline__ void half_put(const half_args &a, const half_job &j, const float *red, uint32_t unit, uint32_t cb) {
+static __device__ __forceinline__ void half_put(const half_args &a, const job &j, const float *red, uint32_t unit, uint32_t cb) {
         typedef half_shape<RT, NT> S;
         const half_out &o = out_of(a, &unit);
         const uint32_t row0 = unit * S::ROWS, n = min(S::COLS, j.n - cb);
@@ -258,8 +240,7 @@ static __device__ __forceinline__ void half_put(const half_args &a, const half_j
                         v = __fmul_rn(v, o.scale[o.many_scales ? j.expert : 0]);
                 if (o.bias)
                         v = __fadd_rn(v, o.bias[(size_t)j.expert * o.rows + row]);
-                const uint32_t yr = a.jobs.y_row ? a.jobs.y_row[j.c0 + cb + c] : j.c0 + cb + c;
-                o.y[yr * o.y_stride + (a.by_head ? j.expert * a.jobs.y_job : 0) + row] = v;
+                o.y[job_y_row(a.jobs, j, cb + c) * o.y_stride + (a.by_head ? j.expert * a.jobs.y_job : 0) + row] = v;
         }
 }
 
@@ -284,7 +265,7 @@ __global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT>::BLOCKS)
                 started = true;
         }
         pdl_wait();
-        const half_job j = job_of(a);
+        const job j = job_of(a.jobs, a.by_head, blockIdx.z);
         for (uint32_t cb = blockIdx.x * S::COLS; cb < j.n; cb += gridDim.x * S::COLS) {
                 const float *x[NT]; /* of column cb + 8i + g; behind the last of the last, whose sums nobody reads */
                 float next[NT][8];
