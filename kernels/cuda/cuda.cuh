@@ -494,7 +494,7 @@ int cuda_matvec_float(struct cuda_dev *, const struct float_weight *w, const flo
 int cuda_matvec_half(struct cuda_dev *, const struct linear_out *out, uint32_t n_out, const float *x, size_t x_stride, const struct jobs *);
 static inline bool cuda_is_half(const struct cuda_dev *d, const struct k_weight *w) { return !d->exact && (w->type == K_F16 || w->type == K_BF16); }
 /* y rows from float activations: by cuda_matvec_half() or in f32, weights of any type (lists of jobs only for float weights). */
-int cuda_linear_f32(struct cuda_dev *, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *);
+int cuda_linear_float(struct cuda_dev *, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *);
 /* Decodes rows [row0, row0 + n) of one matrix to dense rows of 'stride' elements of type 'to' (K_F16 or K_F32). */
 int cuda_dequant(struct cuda_dev *, const struct k_weight *w, uint32_t expert, uint32_t row0, uint32_t n, void *dst,
                  enum k_type to, uint32_t stride);

@@ -23,7 +23,7 @@ static uint32_t slice_rows(const struct cuda_dev *d, uint32_t kpad, size_t size,
 }
 
 /* y rows from float activations, any weight type. */
-int cuda_linear_f32(struct cuda_dev *d, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *jobs) {
+int cuda_linear_float(struct cuda_dev *d, const struct linear_out *o, const float *x, size_t x_stride, const struct jobs *jobs) {
         const struct k_weight *w = &o->w;
         struct float_weight f = {w->data, w->type, w->cols, w->rows, w->cols, w->scale, w->expert_stride, w->n_expert > 1};
         int r;
@@ -291,7 +291,7 @@ int cuda_run_linear(struct cuda_dev *d, const struct dbatch *b, const struct cmd
                         struct jobs j = {};
                         j.n = n;
                         j.x_row = c->gather;
-                        if ((r = cuda_linear_f32(d, &floats[i], xf, cols, &j)) < 0)
+                        if ((r = cuda_linear_float(d, &floats[i], xf, cols, &j)) < 0)
                                 return r;
                 }
         }
@@ -357,7 +357,7 @@ int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct
                 return 0;
         }
         if (is_float(w->type))
-                return cuda_linear_f32(d, &o, d->s_row, w->cols, &j);
+                return cuda_linear_float(d, &o, d->s_row, w->cols, &j);
         for (uint32_t h = 0; h < heads; h++) {
                 struct linear_out oh = o;
                 struct jobs jh = {};
@@ -365,7 +365,7 @@ int cuda_run_head_linear(struct cuda_dev *d, const struct dbatch *, const struct
                 oh.w.data = (const uint8_t *)w->data + h * w->expert_stride;
                 oh.w.scale = w->scale ? w->scale + (w->n_expert > 1 ? h : 0) : NULL;
                 oh.y = c->a.y + h * c->a.y_head;
-                if ((r = cuda_linear_f32(d, &oh, d->s_row + h * w->cols, (size_t)heads * w->cols, &jh)) < 0)
+                if ((r = cuda_linear_float(d, &oh, d->s_row + h * w->cols, (size_t)heads * w->cols, &jh)) < 0)
                         return r;
         }
         return 0;

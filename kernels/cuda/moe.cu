@@ -157,8 +157,8 @@ struct moe_run {
 };
 
 /* Products of one role from float activations; expert by expert where weights must be decoded first. */
-static int products_f32(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
-                        const float *x, size_t x_stride, const uint32_t *x_row, float *y, size_t y_stride) {
+static int products_float(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
+                          const float *x, size_t x_stride, const uint32_t *x_row, float *y, size_t y_stride) {
         struct linear_out o = {*w, bias, y, y_stride};
         struct jobs j = {};
         const uint32_t X = m->c->a.n_expert;
@@ -172,7 +172,7 @@ static int products_f32(const struct moe_run *m, const struct moe_lists *l, uint
                 j.expert = l->expert;
                 j.start = l->start;
                 j.count = l->count;
-                return cuda_linear_f32(m->d, &o, x, x_stride, &j);
+                return cuda_linear_float(m->d, &o, x, x_stride, &j);
         }
         uint32_t kpad = kpad_of(w->cols);
         uint32_t step = (uint32_t)MIN((m->d->s_dequant_bytes / (kpad * sizeof(float))) & ~(size_t)15, (size_t)w->rows);
@@ -200,7 +200,7 @@ static bool int8(const struct moe_run *m, const struct k_weight *w) { return cud
 static int products_any(const struct moe_run *m, const struct moe_lists *l, uint32_t n_rows, const struct k_weight *w, const float *bias,
                         const float *x, size_t x_stride, const uint8_t *image, const uint32_t *x_row, float *y, size_t y_stride) {
         if (!int8(m, w))
-                return products_f32(m, l, n_rows, w, bias, x, x_stride, x_row, y, y_stride);
+                return products_float(m, l, n_rows, w, bias, x, x_stride, x_row, y, y_stride);
         struct linear_out o = {*w, bias, y, y_stride};
         struct jobs j = {};
         j.n_job = MIN(m->c->a.n_expert, n_rows * m->c->a.n_used);
@@ -400,9 +400,9 @@ static int role_p(const struct moe_run *m, const uint8_t *image, uint32_t n_d, u
         int r;
 
         if (m->d->exact || c->up.type == K_F32 || c->down.type == K_F32 || (!fused && c->gate.type == K_F32)) {
-                r = fused ? 0 : products_f32(m, l, n, &c->gate, c->a.gate_b, c->x.f, c->x.cols, l->row, m->s.up, 2 * (size_t)ff);
+                r = fused ? 0 : products_float(m, l, n, &c->gate, c->a.gate_b, c->x.f, c->x.cols, l->row, m->s.up, 2 * (size_t)ff);
                 if (r == 0)
-                        r = products_f32(m, l, n, &c->up, c->a.up_b, c->x.f, c->x.cols, l->row, m->s.up + (fused ? 0 : ff), 2 * (size_t)ff);
+                        r = products_float(m, l, n, &c->up, c->a.up_b, c->x.f, c->x.cols, l->row, m->s.up + (fused ? 0 : ff), 2 * (size_t)ff);
                 if (r < 0)
                         return r;
                 struct image none = {NULL, kh, 0};
@@ -410,7 +410,7 @@ static int role_p(const struct moe_run *m, const uint8_t *image, uint32_t n_d, u
                 if ((r = cuda_glu_rows(m->d, m->s.up + p0 * 2 * ff, 2 * (size_t)ff, m->s.up + p0 * 2 * ff + ff, 2 * (size_t)ff, c->a.act,
                                        c->a.alpha, c->a.limit, m->s.h + p0 * ff, ff, pairs, false, none)) < 0)
                         return r;
-                return products_f32(m, l, n, &c->down, c->a.down_b, m->s.h, ff, l->pair, m->s.o, m->dd);
+                return products_float(m, l, n, &c->down, c->a.down_b, m->s.h, ff, l->pair, m->s.o, m->dd);
         }
         /* By place from here on; D pairs used the front of the same buffers, so go behind them. */
         const size_t p0 = (size_t)n_d * K;
