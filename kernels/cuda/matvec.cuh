@@ -107,7 +107,7 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         static constexpr int BYTES = ST::BYTES * SIDE;
         const uint8_t *at[4];                    /* this lane's part of tile 0 of the warp's share, of the output asked for */
         uint32_t to;                             /* this lane's part of the ring, a shared address */
-        uint32_t place;                          /* in the ring, in bytes: what next() gives and ask() fills again */
+        uint32_t place;                          /* the same of what next() gives and ask() fills again */
         uint32_t unit, slot, tile, k, end;       /* next tile to ask for; end: of this output's row groups in the grid's order, or which of GLU's two */
         uint32_t last, beside;                   /* SIDE > 1: this output's last row group, in the grid's order; tiles to the row group beside */
         bool more;                               /* there is one */
@@ -166,9 +166,9 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         }
         __device__ __forceinline__ void ask(const matvec_args &a, const matvec_place &p, uint32_t expert) {
                 if (more) {
-                        copy(p, to + place, tile);
+                        copy(p, place, tile);
                         if constexpr (SIDE == 2)
-                                copy(p, to + place + ST::BYTES, tile + beside);
+                                copy(p, place + ST::BYTES, tile + beside);
                         tile++;
                         if (++k == p.tiles) {
                                 k = 0;
@@ -181,12 +181,13 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
-                place = place == (RING - 1) * BYTES ? 0 : place + BYTES;
+                place = place == to + (RING - 1) * BYTES ? to : place + BYTES;
         }
         /* base: the warp's ring. */
         __device__ __forceinline__ void start(const matvec_args &a, const matvec_place &p, const uint8_t *base, uint32_t expert) {
                 to = (uint32_t)__cvta_generic_to_shared(base) + p.lane * 16;
-                k = place = 0;
+                place = to;
+                k = 0;
                 end = a.glu ? UINT32_MAX : 0;
                 unit = blockIdx.x;
                 slot = p.team * SIDE;
@@ -199,7 +200,7 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         __device__ __forceinline__ tile_src next(const uint8_t *base) {
                 asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
                 __syncwarp();
-                return source(base + place);
+                return source(base + (place - to));
         }
         static __device__ __forceinline__ tile_src source(const uint8_t *from) {
                 return tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale};

@@ -14,6 +14,7 @@
 #include <errno.h>
 
 #include "kernels/cuda/job.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 CUDA_FAMILY(matvec_float)
 
@@ -77,13 +78,6 @@ static __device__ __forceinline__ void y_put(const float_args &a, const job &j, 
 
 /* ---- one column ------------------------------------------------------------------------- */
 
-/* Weights are read once: the L1 cache is for x. */
-static __device__ __forceinline__ uint4 load_once(const uint8_t *p) {
-        uint4 v;
-        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-        return v;
-}
-
 enum { ONE_WARPS = 4, ONE_AHEAD = 8 };
 
 template <class W> __global__ void __launch_bounds__(ONE_WARPS * 32, 6) float_one_kernel(const float_args a) {
@@ -99,7 +93,7 @@ template <class W> __global__ void __launch_bounds__(ONE_WARPS * 32, 6) float_on
         if (j.n == 0)
                 return;
         const uint8_t *w = (const uint8_t *)a.w + j.expert * a.expert_stride + min(row, a.rows - 1) * a.w_stride + lane * 16;
-        auto load = [&](int u) { return u < mine ? load_once(w + u * 512) : make_uint4(0, 0, 0, 0); };
+        auto load = [&](int u) { return u < mine ? load16_once(w + u * 512) : make_uint4(0, 0, 0, 0); };
 #pragma unroll
         for (int u = 0; u < ONE_AHEAD; u++)
                 ahead[u] = load(u);

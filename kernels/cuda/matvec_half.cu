@@ -24,6 +24,7 @@
 #include <errno.h>
 
 #include "kernels/cuda/job.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 CUDA_FAMILY(matvec_half)
 
@@ -144,6 +145,7 @@ template <int RT, int NT> struct half_shape {
 template <int RT, int NT, bool FAST> struct half_ring {
         typedef half_shape<RT, NT> S;
         uint8_t *base; /* this lane's */
+        uint32_t shared, place; /* the same, a shared address; that of what is asked for next */
         const uint8_t *from; /* this lane's weights of the next step, row g */
         uint32_t last; /* rows behind row g that there are */
         uint32_t unit, step;
@@ -160,21 +162,19 @@ template <int RT, int NT, bool FAST> struct half_ring {
                 last = o.rows - 1 - first;
                 step = 0;
         }
-        __device__ __forceinline__ void ask(const half_args &a, uint32_t expert, uint32_t s0, uint32_t lane, uint32_t mine, uint32_t put) {
+        __device__ __forceinline__ void ask(const half_args &a, uint32_t expert, uint32_t s0, uint32_t lane, uint32_t mine) {
                 if (more) {
                         const uint32_t k = (s0 + step) * HALF_STEP + (lane & 3) * 8;
-                        uint8_t *to = base + put;
                         if constexpr (FAST) {
                                 const int n = k < a.cols ? 16 : 0;
                                 const uint8_t *p = k < a.cols ? from : from - step * (HALF_STEP * 2); /* not read */
 #pragma unroll
                                 for (uint32_t i = 0; i < 2 * RT; i++)
-                                        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to + i * 512)),
-                                                     "l"(p + min(8 * i, last) * (2 * a.cols)), "r"(n)
-                                                     : "memory");
+                                        copy16_once(place + i * 512, p + min(8 * i, last) * (2 * a.cols), n);
                         } else {
 #pragma unroll
                                 for (uint32_t i = 0; i < 2 * RT; i++) {
+                                        uint8_t *to = base + (place - shared);
                                         const uint16_t *p = (const uint16_t *)(from + min(8 * i, last) * (2 * a.cols));
 #pragma unroll 1
                                         for (uint32_t c = 0; c < 8; c++)
@@ -188,15 +188,17 @@ template <int RT, int NT, bool FAST> struct half_ring {
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
+                place = place == shared + (S::RING - 1) * S::STAGE ? shared : place + S::STAGE;
         }
         __device__ __forceinline__ void start(const half_args &a, uint32_t expert, uint32_t s0, uint32_t lane, uint32_t mine) {
                 unit = blockIdx.y;
+                place = shared;
                 more = false;
                 if (mine)
                         rows(a, expert, s0, lane);
 #pragma unroll 1
                 for (uint32_t i = 0; i + 1 < S::RING; i++)
-                        ask(a, expert, s0, lane, mine, i * S::STAGE);
+                        ask(a, expert, s0, lane, mine);
         }
 };
 
@@ -260,6 +262,7 @@ __global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT>::BLOCKS)
 
         pdl_next();
         ring.base = base;
+        ring.shared = (uint32_t)__cvta_generic_to_shared(base);
         if (!a.late) { /* weights: before the wait */
                 ring.start(a, a.by_head ? blockIdx.z : 0, s0, lane, mine);
                 started = true;
@@ -288,7 +291,7 @@ __global__ void __launch_bounds__(32 * HALF_SLICES, (half_shape<RT, NT>::BLOCKS)
 #pragma unroll
                                 for (int r = 0; r < 2 * RT; r++)
                                         w[r] = *(const uint4 *)(base + get + r * 512);
-                                ring.ask(a, j.expert, s0, lane, mine, get ? get - S::STAGE : (S::RING - 1) * S::STAGE); /* into the place of the step before */
+                                ring.ask(a, j.expert, s0, lane, mine); /* into the place of the step before */
                                 get = get == (S::RING - 1) * S::STAGE ? 0 : get + S::STAGE;
 #pragma unroll
                                 for (int i = 0; i < NT; i++) {

@@ -63,11 +63,6 @@ static __device__ __forceinline__ uint32_t iq_which(const iq_args &a, uint32_t r
 /* Row r of a row group: which of its output, behind the last the last. */
 static __device__ __forceinline__ uint32_t iq_row(const iq_out &o, uint32_t rg, uint32_t r) { return min((rg - o.rg0) * 16 + r, o.rows - 1); }
 
-/* A piece of 16 bytes, of which 'n' are read. */
-static __device__ __forceinline__ void iq_copy(uint8_t *to, const uint8_t *from, uint32_t n) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(n)
-                     : "memory");
-}
 static __device__ __forceinline__ void iq_commit() {
         asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -100,7 +95,7 @@ template <int T> struct iq_ring {
                         for (uint32_t i = 0; i < (PL::PIECES + 1) / 2; i++) {
                                 const uint32_t at = i * 32 + (lane & 1) * 16;
                                 if (at < end)
-                                        iq_copy(dst + at, piece + at, min(16u, end - at));
+                                        copy16_once((uint32_t)__cvta_generic_to_shared(dst + at), piece + at, min(16u, end - at));
                         }
                         from += PL::BYTES;
                         if (++tile == tiles) {

@@ -14,7 +14,7 @@ template <int TYPE> struct moe_shape {
         static constexpr int TILE = tile_stage<TYPE>::BYTES, STAGE = TILE + MOE_PIECE, RING = 2;
         static constexpr uint32_t WARPS = 16; /* at most: each has few tiles, and none waits behind another */
 };
-static __device__ __forceinline__ void moe_copy16(uint8_t *to, const uint8_t *from) { copy16<0>((uint32_t)__cvta_generic_to_shared(to), from, 0); }
+static __device__ __forceinline__ void moe_copy16(uint8_t *to, const uint8_t *from) { copy16((uint32_t)__cvta_generic_to_shared(to), from); }
 static __device__ __forceinline__ void moe_fetch_piece(uint8_t *to, const uint8_t *image, uint32_t kpad, uint32_t sb, uint32_t lane) {
         if (lane < MOE_PIECE / 16)
                 moe_copy16(to + lane * 16, lane < 16 ? image + sb * 256 + lane * 16

@@ -263,7 +263,7 @@ template <int PER> __global__ void __launch_bounds__(ROUTE_THREADS, PER > 8 ? 3 
 
         auto fetch = [&](float *to, const float *from) {
                 for (uint32_t c = threadIdx.x; c < n4; c += ROUTE_THREADS)
-                        copy16<0>((uint32_t)__cvta_generic_to_shared(to + c * 4), (const uint8_t *)(from + c * 4), 0);
+                        copy16((uint32_t)__cvta_generic_to_shared(to + c * 4), from + c * 4);
         };
         pdl_next();
 #pragma unroll

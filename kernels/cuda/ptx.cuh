@@ -41,6 +41,44 @@ static __device__ __forceinline__ void copy4_or_zero(void *to, const void *from,
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(on ? 4 : 0)
                      : "memory");
 }
+/* 16 bytes that others read, too, with the 128 around them to L2; to: a shared address. */
+static __device__ __forceinline__ void copy16(uint32_t to, const void *from) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+/*
+ * What a step reads once, its weights, leaves L2 before anything else does: gigabytes of them then go by while parameters, code, norms and rows,
+ * which every step reads again, stay there (cuda-one-column.md, "What stays in L2"). The policy is what createpolicy.fractional.L2::evict_first
+ * makes of 1.0 (PTX ISA). On the cards where it was measured; elsewhere plain.
+ *
+ * 'to' must be an address that a lane carries on, not one that is made of the lane's and what all lanes have (a place in a ring): nvcc 13.0's
+ * assembler then takes both from one register, and the card ends with an illegal instruction. tests/gpu/copies.py looks for that.
+ */
+#define READ_ONCE 0x12f0000000000000ull
+#if __CUDA_ARCH__ == 900
+#define COPY_ONCE(to, bytes) "cp.async.cg.shared.global.L2::cache_hint.L2::128B [" to "], [%1], " bytes ", %3;"
+#else
+#define COPY_ONCE(to, bytes) "cp.async.cg.shared.global.L2::128B [" to "], [%1], " bytes ";"
+#endif
+/* 16 bytes, to a shared address OFF bytes behind 'to'. */
+template <int OFF> static __device__ __forceinline__ void copy16_once(uint32_t to, const void *from) {
+        asm volatile(COPY_ONCE("%0 + %2", "16") ::"r"(to), "l"(from), "n"(OFF), "l"(READ_ONCE));
+}
+/* The first n of them, then zeros. */
+static __device__ __forceinline__ void copy16_once(uint32_t to, const void *from, uint32_t n) {
+        asm volatile(COPY_ONCE("%0", "16, %2") ::"r"(to), "l"(from), "r"(n), "l"(READ_ONCE) : "memory");
+}
+/* 16 bytes to registers, past L1. */
+static __device__ __forceinline__ uint4 load16_once(const void *from) {
+        uint4 v;
+#if __CUDA_ARCH__ == 900
+        asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(READ_ONCE));
+#else
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+#endif
+        return v;
+}
 static __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* All but the last LEFT groups are there. */
 template <int LEFT> static __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }

@@ -13,6 +13,7 @@
  * number t in its four has sum t of its rows.
  */
 
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/types.cuh"
 
 template <int TYPE> struct tile_stage {
@@ -78,23 +79,20 @@ template <class Q> static __device__ __forceinline__ constexpr float tile_field(
 }
 
 /* A plane's part of a tile, 16 bytes a lane; to, from: this lane's, to a shared address. */
-template <int OFF> static __device__ __forceinline__ void copy16(uint32_t to, const uint8_t *from, int off) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from + off), "n"(OFF));
-}
 template <int AT, int BYTES> static __device__ __forceinline__ void copy_plane(uint32_t to, const uint8_t *from, uint32_t lane) {
         if constexpr (BYTES >= 512)
-                copy16<AT>(to, from, 0);
+                copy16_once<AT>(to, from);
         if constexpr (BYTES >= 1024)
-                copy16<AT + 512>(to, from, 512);
+                copy16_once<AT + 512>(to, from + 512);
         if constexpr (BYTES >= 1536)
-                copy16<AT + 1024>(to, from, 1024);
+                copy16_once<AT + 1024>(to, from + 1024);
         if constexpr (BYTES >= 2048)
-                copy16<AT + 1536>(to, from, 1536);
+                copy16_once<AT + 1536>(to, from + 1536);
         if constexpr (BYTES > 2048)
                 copy_plane<AT + 2048, BYTES - 2048>(to, from + 2048, lane);
         else if constexpr (BYTES % 512)
                 if (lane < BYTES % 512 / 16)
-                        copy16<AT + BYTES / 512 * 512>(to, from, BYTES / 512 * 512);
+                        copy16_once<AT + BYTES / 512 * 512>(to, from + BYTES / 512 * 512);
 }
 
 /* one_tile()'s codes of block kb, and how many times they are too large. */
