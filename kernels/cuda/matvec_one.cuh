@@ -179,12 +179,23 @@ template <int TYPE, bool DEEP> __global__ void __launch_bounds__(288, 2) matvec_
         }
 }
 
+/*
+ * Of attention's output, one block a multiprocessor: a short product, at most two units for each, which adds to the residual. Gate and up,
+ * behind it, then have one of theirs beside it everywhere. Where it was measured: 1.1% of a step of 8B Q4_0, nothing of Q4_K
+ * (cuda-one-column.md, "Blocks beside each other").
+ */
+template <int TYPE> static bool one_block(const struct cuda_dev *d, const matvec_args &a) {
+        const struct matvec_choice &h = a.how;
+        return TYPE == K_Q4_0 && d->sm90 && h.groups == 0 && h.per_sm == 0 && h.grid == CUDA_GRID_RESIDENT && h.deep == 0 && a.add_to && !a.norm.x &&
+               a.per_warp <= 2 && a.n_unit > d->n_sm && a.n_unit <= 2 * d->n_sm;
+}
+
 /* 1: this card's shared memory is too small for it. */
 template <int TYPE, bool DEEP> static int matvec_one_run(struct cuda_dev *d, const matvec_args &a, uint32_t warps, uint32_t jobs) {
         typedef one_shape<TYPE, DEEP> SH;
         const size_t smem = (size_t)warps * (SH::RING * SH::STAGE + a.per_warp * SH::XB) + ONE_SUMS * (size_t)a.per_unit * a.ks * 16 * sizeof(float);
         /* Two blocks where both fit; on a large multiprocessor the next product's then begin to load while these end. */
-        const uint32_t per_sm = a.how.per_sm != 1 && smem + 128 <= matvec_budget(d, 2) ? 2 : 1;
+        const uint32_t per_sm = a.how.per_sm != 1 && !one_block<TYPE>(d, a) && smem + 128 <= matvec_budget(d, 2) ? 2 : 1;
         if (smem + 128 > matvec_budget(d, 1))
                 return 1;
         CUDA_TRY(d, cudaFuncSetAttribute(matvec_one_kernel<TYPE, DEEP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "product");
