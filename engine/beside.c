@@ -56,7 +56,7 @@ static void shapes(const struct eng_model *m, const struct eng_limits *l, struct
 uint64_t beside_graph_bytes(const struct eng_model *m, const struct context_plan *p) {
         const struct k_ops *ops = m->d->k->ops;
         struct beside b = { 0 };
-        uint32_t n_ops = (m->desc->n_layer + 2) * MAX_LAYER_OPS;
+        uint32_t n_ops = (m->desc->n_layer + 2) * MAX_LAYER_OPS * (m->desc->n_altup ? 2 : 1); /* several streams: about as much again */
 
         if (!ops->sample || !p->n_out)
                 return 0;

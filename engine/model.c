@@ -12,7 +12,7 @@
 #include "engine/text/tokenizer.h"
 
 /* What the operations don't go up to would be found by a step, and end the worker. */
-static int check_most(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err) {
+int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err) {
         const struct k_most *m = &ops->most;
 
         for (uint32_t i = 0; i < d->n_layer + d->n_mtp; i++) {
@@ -37,17 +37,6 @@ static int check_most(const struct eng_desc *d, const struct k_ops *ops, struct 
                 return h_error_counts(err, HEARTH_E_unsupported, d->n_group, m->windows, "the layers have %u different windows, the %s backend "
                                       "goes up to %u", d->n_group, ops->name, m->windows);
         return 0;
-}
-
-int model_check_backend(const struct eng_desc *d, const struct k_ops *ops, struct h_error *err) {
-        if (d->n_altup && !ops->altup)
-                return h_error_set(err, HEARTH_E_unsupported, "architecture %s has several residual streams, which the %s backend "
-                                   "has no kernels for; load it with backend cpu", d->arch, ops->name);
-        for (uint32_t i = 0; d->encoder && i < d->n_group; i++)
-                if (d->group[i].window && !ops->encoder_windows)
-                        return h_error_set(err, HEARTH_E_unsupported, "architecture %s looks ahead within a window, which the %s "
-                                           "backend has no kernels for; load it with backend cpu", d->arch, ops->name);
-        return check_most(d, ops, err);
 }
 
 int model_check_vocab(const struct eng_desc *d, const struct tok *t, struct h_error *err) {

@@ -174,8 +174,7 @@ struct k_glu_args {
         size_t gate_stride, up_stride;
         enum k_glu act;
         float alpha, limit;        /* SWIGLU_OAI: min(g,limit)*sigmoid(alpha g)*(clamp(u)+1) */
-        float sparse_std;          /* g becomes max(g - (mean + sparse_std * deviation), 0) over its row first; 0: off. Only
-                                      backends with 'altup' know it */
+        float sparse_std;          /* g becomes max(g - (mean + sparse_std * deviation), 0) over its row first; 0: off, as without gates */
         struct k_act *out;
         uint32_t n;
 };
@@ -379,7 +378,6 @@ struct k_most {
 struct k_ops {
         const char *name; /* "cpu", "cuda" */
         bool kv_part_blocks; /* takes KV types whose blocks don't divide a head */
-        bool encoder_windows; /* attention takes a window that is not causal */
         uint32_t max_ctx;     /* positions that attention can go over */
         struct k_most most;   /* a model with more is refused when it is loaded */
         void (*close)(struct k_dev *);
@@ -425,7 +423,7 @@ struct k_ops {
         int (*shortconv)(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
         int (*moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
         int (*elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
-        int (*altup)(struct k_dev *, const struct k_batch *, const struct k_altup_args *); /* NULL: models that need it are refused */
+        int (*altup)(struct k_dev *, const struct k_batch *, const struct k_altup_args *);
 
         /*
          * Filling the device while another thread runs its steps: these may be called beside everything above, by one

@@ -153,7 +153,6 @@ static int cpu_host_begin(struct k_dev *dev, const struct k_host_args *a) {
 static const struct k_ops cpu_ops = {
         .name = "cpu",
         .kv_part_blocks = true,
-        .encoder_windows = true,
         .max_ctx = 1u << 27,
         .most = { .experts = UINT32_MAX, .experts_used = UINT32_MAX, .expert_groups = K_CPU_EXPERT_GROUPS, .head = K_ATT_WIDEST,
                   .rope = UINT32_MAX, .windows = UINT32_MAX, .taps = K_CPU_TAPS, .delta_key = UINT32_MAX },

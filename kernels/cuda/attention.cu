@@ -50,7 +50,7 @@ template <int PER> __global__ void __launch_bounds__(PLAIN_WARPS * 32, PER < 32 
         pdl_next();
         pdl_wait();
         const uint32_t seq = a.b.seq[row];
-        const int32_t pos = a.b.pos[row], hi = (a.causal ? pos : a.b.seq_last[seq]) + 1, lo = a.window ? max(0, pos - (int32_t)a.window + 1) : 0;
+        const int32_t pos = a.b.pos[row], hi = att_last(a, seq, pos) + 1, lo = a.window ? max(0, pos - (int32_t)a.window + 1) : 0;
         const int32_t base = (int32_t)split * CUDA_SPLIT, at = base + (int32_t)warp * PLAIN_TOKENS;
         if (max(base, lo) >= min(base + (int32_t)CUDA_SPLIT, hi))
                 return;
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(128) attention_merge_kernel(const attn_args a)
 
         pdl_next();
         pdl_wait();
-        const int32_t pos = a.b.pos[row], last = a.causal ? pos : a.b.seq_last[a.b.seq[row]];
+        const int32_t pos = a.b.pos[row], last = att_last(a, a.b.seq[row], pos);
         const uint32_t s1 = (uint32_t)last / CUDA_SPLIT + 1;
         const uint32_t s0 = a.window && pos - (int32_t)a.window + 1 > 0 ? (uint32_t)(pos - (int32_t)a.window + 1) / CUDA_SPLIT : 0;
         const float *p = a.part + (size_t)(blockIdx.y * a.n_head + head) * a.n_split * (dv + 2);
@@ -211,6 +211,8 @@ typedef int (*attn_mma)(struct cuda_dev *, const attn_args &, uint32_t, uint32_t
 
 /* By role, shape and type alone. */
 static attn_mma mma_for(const attn_args &a, bool prompt) {
+        if (a.window && !a.causal) /* the tensor-core kernels see to the sequence's end */
+                return NULL;
         const bool type = a.kv.type_k == K_F16 || a.kv.type_k == K_Q8_0 || a.kv.type_k == K_Q4_0;
         if (!type || a.kv.page_tokens % ATT_TILE)
                 return NULL;

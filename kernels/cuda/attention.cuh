@@ -38,6 +38,16 @@ struct attn_args { /* in the order in which role D's kernels read them (matvec.c
         uint32_t *ended;         /* [rows of this launch][blocks of a split]: splits done, all 0 between launches */
 };
 
+#ifdef __CUDACC__
+/* The last position that a row of 'seq' at 'pos' sees. */
+static __device__ __forceinline__ int32_t att_last(const attn_args &a, uint32_t seq, int32_t pos) {
+        if (a.causal)
+                return pos;
+        const int32_t last = a.b.seq_last[seq];
+        return a.window ? (int32_t)min((int64_t)last, (int64_t)pos + a.window - 1) : last;
+}
+#endif
+
 /* attention_mma_*.cu: n_d_rows rows of role D from a.row0 on, with their images, or, if 0, all rows from n_d on. */
 int cuda_attention_mma_64(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);
 int cuda_attention_mma_128(struct cuda_dev *, const attn_args &a, uint32_t n_d_rows, uint32_t n_d, uint32_t n);

@@ -80,7 +80,7 @@ static_assert(sizeof(struct dbatch) == 14 * 8 + 6 * 4 + CUDA_MAX_GROUP * 16, "a 
 /* ---- device ---------------------------------------------------------------- */
 enum cmd_kind : uint32_t {
         CMD_BATCH, CMD_EMBED, CMD_NORM, CMD_LINEAR, CMD_HEAD_LINEAR, CMD_GLU, CMD_QKV, CMD_ATTENTION, CMD_DELTA,
-        CMD_SHORTCONV, CMD_MOE, CMD_ELEM, CMD_HOST, CMD_HOST_END, CMD_SAMPLE,
+        CMD_SHORTCONV, CMD_MOE, CMD_ELEM, CMD_ALTUP, CMD_HOST, CMD_HOST_END, CMD_SAMPLE,
 };
 
 struct cmd_head {
@@ -363,6 +363,7 @@ struct cmd_delta { struct k_delta_args a; struct act out; uint32_t write_image; 
 struct cmd_shortconv { struct k_shortconv_args a; struct act out; uint32_t write_image; };
 struct cmd_moe { struct k_moe_args a; struct act x; struct k_weight gate, up, down; };
 struct cmd_elem { struct k_elem_args a; const uint32_t *gather; };
+struct cmd_altup { struct k_altup_args a; };
 struct cmd_host { /* the function's argument follows */
         struct k_host_copy in[K_HOST_MAX], out[K_HOST_MAX];
         uint64_t n_in, n_out;
@@ -395,6 +396,7 @@ int cuda_run_delta(struct cuda_dev *, const struct dbatch *, const struct cmd_de
 int cuda_run_shortconv(struct cuda_dev *, const struct dbatch *, const struct cmd_shortconv *);
 int cuda_run_moe(struct cuda_dev *, const struct dbatch *, const struct cmd_moe *);
 int cuda_run_elem(struct cuda_dev *, const struct dbatch *, const struct cmd_elem *);
+int cuda_run_altup(struct cuda_dev *, const struct k_altup_args *);
 int cuda_run_host(struct cuda_dev *, struct cmd_host *);
 int cuda_run_host_end(struct cuda_dev *);
 int cuda_run_sample(struct cuda_dev *, const struct dbatch *, const struct cmd_sample *);
@@ -504,6 +506,7 @@ int cuda_dequant_experts(struct cuda_dev *, const struct k_weight *w, uint32_t e
 /* Quantizes n rows of floats to images (rows below img.n_d in D form). src rows: gather[i] or i. */
 int cuda_quantize(struct cuda_dev *, const float *x, size_t x_stride, const uint32_t *gather, uint32_t n, uint32_t cols,
                   struct image img);
+int cuda_sparse_gate(struct cuda_dev *, const float *gate, size_t stride, float *out, uint32_t cols, float n_std, uint32_t n); /* altup.cu */
 int cuda_glu_rows(struct cuda_dev *, const float *gate, size_t gate_stride, const float *up, size_t up_stride, uint32_t act,
                   float alpha, float limit, float *out, uint32_t cols, uint32_t n, bool write_image, struct image img);
 /* P: y[m, n] = x16[m, k] w16[n, k]^T * row scale[m] * *w_scale + bias[n]. */
@@ -550,7 +553,7 @@ constexpr __host__ __device__ uint32_t crumb_file(const char *path) {
 }
 /* Files with kernels: each has its own copy of the crumbs' address, set when the device is opened. */
 #define CUDA_FAMILIES(X)                                                                                                  \
-        X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
+        X(altup) X(attention) X(attention_mma_64) X(attention_mma_128) X(attention_mma_256) X(attention_mma_512) X(attention_wide) X(delta) X(dequant) X(embed) \
         X(graph) X(linear) X(loop) X(matmul) X(matmul_direct) X(matmul_sm90) X(matvec_a) X(matvec_b) X(matvec_c) X(matvec_float) X(matvec_half) X(matvec_iq) X(moe) X(moe_a) X(moe_b) X(moe_c) X(moe_route) \
         X(delta_128) X(measure) X(qkv) X(rows) X(sample)
 #define X(name) int cuda_crumbs_##name(struct cuda_dev *);

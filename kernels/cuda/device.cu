@@ -48,7 +48,7 @@ static void crumbs_give(struct cuda_dev *d) {
 static const char *dev_where(struct k_dev *kd, char buf[64]) {
         const struct cuda_dev *d = cuda_dev_of(kd);
         static const char *const files[] = {
-                "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "delta_chunk.cuh", "dequant.cu", "embed.cu", "graph.cu",
+                "altup.cu", "attention.cu", "attention_d.cuh", "attention_mma.cuh", "attention_wide.cuh", "delta.cu", "delta_128.cu", "delta_chunk.cuh", "dequant.cu", "embed.cu", "graph.cu",
                 "linear.cu", "loop.cu", "matmul.cu", "matmul_direct.cu", "matmul_sm90.cu", "matvec_few.cuh", "matvec_float.cu", "matvec_half.cu", "matvec_iq.cuh", "matvec_many.cuh", "matvec_one.cuh", "measure.cu",
                 "moe.cu", "moe_product.cuh", "moe_route.cu", "qkv.cu", "rows.cu", "sample.cu",
                 "fault.cu", /* tests/fault: kernels that fail */
@@ -448,6 +448,7 @@ OP(delta)(struct k_dev *, const struct k_batch *, const struct k_delta_args *);
 OP(shortconv)(struct k_dev *, const struct k_batch *, const struct k_shortconv_args *);
 OP(moe)(struct k_dev *, const struct k_batch *, const struct k_moe_args *);
 OP(elem)(struct k_dev *, const struct k_batch *, const struct k_elem_args *);
+OP(altup)(struct k_dev *, const struct k_batch *, const struct k_altup_args *);
 OP(host_begin)(struct k_dev *, const struct k_host_args *);
 OP(host_end)(struct k_dev *);
 #undef OP
@@ -503,6 +504,7 @@ const struct k_ops cuda_ops_table = {
         .shortconv = cuda_op_shortconv,
         .moe = cuda_op_moe,
         .elem = cuda_op_elem,
+        .altup = cuda_op_altup,
         .pin = cuda_pin,
         .unpin = cuda_unpin,
         .load = cuda_load,

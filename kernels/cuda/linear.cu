@@ -164,7 +164,7 @@ static int linear_glu(struct cuda_dev *d, const struct cmd_linear *c, const stru
                       uint32_t kpad) {
         const struct linear_out *gate = &c->out[0], *up = &c->out[1];
 
-        if (!g || c->n_out != 2 || !linear_plain_d(d, c) || g->a.n != c->n_rows || g->n_d != c->n_rows || g->a.gate != gate->y ||
+        if (!g || g->a.sparse_std != 0 || c->n_out != 2 || !linear_plain_d(d, c) || g->a.n != c->n_rows || g->n_d != c->n_rows || g->a.gate != gate->y ||
             g->a.up != up->y || g->a.gate_stride != gate->y_stride || g->a.up_stride != up->y_stride || g->out.cols != gate->w.rows ||
             (with->norm && !norm_apart(g->out.f, g->out.cols, with->norm->x, with->norm->cols)))
                 return 1;

@@ -69,6 +69,7 @@ static int run_one(struct cuda_dev *d, struct dbatch *b, const struct cmd_head *
                 return r;
         }
         case CMD_ELEM: return cuda_run_elem(d, b, (const struct cmd_elem *)p);
+        case CMD_ALTUP: return cuda_run_altup(d, &((const struct cmd_altup *)p)->a);
         case CMD_HOST: return cuda_run_host(d, (struct cmd_host *)p);
         case CMD_HOST_END: return cuda_run_host_end(d);
         case CMD_SAMPLE: return cuda_run_sample(d, b, (const struct cmd_sample *)p);
@@ -391,6 +392,7 @@ int cuda_op_glu(struct k_dev *kd, const struct k_batch *kb, const struct k_glu_a
         c->a.act = a->act;
         c->a.alpha = a->alpha;
         c->a.limit = a->limit;
+        c->a.sparse_std = a->gate ? a->sparse_std : 0;
         c->a.n = a->n;
         c->n_d = MIN(kb->n_d, a->n);
         c->write_image = image_wanted(d, a->out, c->n_d);
@@ -650,4 +652,16 @@ int cuda_rope(struct cuda_dev *d, const struct k_rope_params *p, const double **
         d->rope[at].p = *p;
         d->n_rope++;
         return 0;
+}
+
+int cuda_op_altup(struct k_dev *kd, const struct k_batch *, const struct k_altup_args *a) {
+        struct cuda_dev *d = cuda_dev_of(kd);
+
+        if (a->n_stream > K_ALTUP_MAX || a->active >= a->n_stream)
+                return -EINVAL;
+        struct cmd_altup *c = CMD_NEW(d, CMD_ALTUP, cmd_altup);
+        if (!c)
+                return -EIO;
+        c->a = *a;
+        return cuda_cmd_done(d);
 }

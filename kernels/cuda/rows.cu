@@ -327,7 +327,17 @@ int cuda_glu_rows(struct cuda_dev *d, const float *gate, size_t gate_stride, con
 
 int cuda_run_glu(struct cuda_dev *d, const struct dbatch *, const struct cmd_glu *c) {
         struct image img = {c->out.q, kpad_of(c->out.cols), c->n_d};
-        return cuda_glu_rows(d, c->a.gate, c->a.gate_stride, c->a.up, c->a.up_stride, c->a.act, c->a.alpha, c->a.limit, c->out.f,
+        const float *gate = c->a.gate;
+        size_t gate_stride = c->a.gate_stride;
+        int r;
+
+        if (c->a.sparse_std != 0) { /* what is left of the gates waits in the result's place: each value is read before it is written */
+                if ((r = cuda_sparse_gate(d, gate, gate_stride, c->out.f, c->out.cols, c->a.sparse_std, c->a.n)) < 0)
+                        return r;
+                gate = c->out.f;
+                gate_stride = c->out.cols;
+        }
+        return cuda_glu_rows(d, gate, gate_stride, c->a.up, c->a.up_stride, c->a.act, c->a.alpha, c->a.limit, c->out.f,
                              c->out.cols, c->a.n, c->write_image, img);
 }
 

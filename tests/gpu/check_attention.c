@@ -40,6 +40,8 @@ static const struct attn cases[] = {
         { .name = "tiny", .n_head = 4, .n_head_kv = 2, .dk = 16, .dv = 16, .kv = K_F16, .rope = K_ROPE_ADJACENT, .q_temp = 0.1f },
         { .name = "mla", .n_head = 8, .n_head_kv = 1, .dk = 192, .dv = 128, .kv = K_F16, .rope = K_ROPE_ADJACENT, .mla = true },
         { .name = "encoder", .n_head = 4, .n_head_kv = 4, .dk = 64, .dv = 64, .kv = K_F16, .rope = K_ROPE_HALVES, .encoder = true },
+        { .name = "encoder, window", .n_head = 3, .n_head_kv = 1, .dk = 256, .dv = 256, .kv = K_F16, .rope = K_ROPE_HALVES, .window = 40, .encoder = true },
+        { .name = "encoder, long window", .n_head = 4, .n_head_kv = 2, .dk = 96, .dv = 96, .kv = K_F32, .rope = K_ROPE_HALVES, .window = 150, .encoder = true },
         { .name = "wide", .n_head = 2, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_F16, .rope = K_ROPE_HALVES },
         { .name = "gemma4", .n_head = 8, .n_head_kv = 1, .dk = 512, .dv = 512, .kv = K_Q8_0, .rope = K_ROPE_HALVES, .window = 70, .qk_norm = true,
           .v_norm = true },

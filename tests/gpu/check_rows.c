@@ -51,12 +51,14 @@ static void norm_case(struct rig *r, uint32_t n, uint32_t cols, enum k_norm kind
         free(hw);
 }
 
-static void glu_case(struct rig *r, uint32_t n, uint32_t cols, enum k_glu act, bool gated) {
+/* sparse: of the gates only what exceeds their row's mean by so many deviations; 0: all. */
+static void glu_case(struct rig *r, uint32_t n, uint32_t cols, enum k_glu act, bool gated, float sparse) {
         float *hg = random_floats((size_t)n * 2 * cols, cols + n);
         struct pair in = both(r, hg, (size_t)n * 2 * cols * sizeof(float));
         struct acts o = acts_new(r, NULL, n, cols);
         struct k_batch b = { .n = n, .n_d = n / 2 };
-        struct k_glu_args c = { .gate_stride = 2 * cols, .up_stride = 2 * cols, .act = act, .alpha = 1.702f, .limit = 1.5f, .n = n }, g = c;
+        struct k_glu_args c = { .gate_stride = 2 * cols, .up_stride = 2 * cols, .act = act, .alpha = 1.702f, .limit = 1.5f,
+                                .sparse_std = sparse, .n = n }, g = c;
         char what[80];
 
         c.gate = gated ? in.c : NULL;
@@ -66,8 +68,8 @@ static void glu_case(struct rig *r, uint32_t n, uint32_t cols, enum k_glu act, b
         c.out = &o.c;
         g.out = &o.g;
         RUN(r, glu, &b, &b, &c, &g, "glu");
-        snprintf(what, sizeof(what), "glu %d, %u x %u%s", (int)act, n, cols, gated ? "" : ", no gate");
-        compare(r, what, o.f, n, cols, cols, 2e-6);
+        snprintf(what, sizeof(what), "glu %d, %u x %u%s%s", (int)act, n, cols, gated ? "" : ", no gate", sparse != 0 ? ", sparse" : "");
+        compare(r, what, o.f, n, cols, cols, sparse != 0 ? 2e-5 : 2e-6); /* a small difference of the gate and its row's limit */
         /* a product that finds the image which the GLU made: the same bits as one that makes its own */
         struct matrix m;
         if (cols % 32 == 0 && matrix_new(r, K_Q8_0, 40, cols, 1, false, 3, &m) == 0) {
@@ -120,6 +122,33 @@ static void elem_case(struct rig *r, enum k_elem op, uint32_t n, uint32_t cols) 
         free(hy);
 }
 
+/* Streams lie further apart than they are long: what is between them must stay. */
+static void altup_case(struct rig *r, enum k_altup op, uint32_t n_stream, uint32_t n, uint32_t cols, uint32_t active) {
+        const size_t stride = (size_t)n * cols + 32;
+        float *hh = random_floats(n_stream * stride, cols + n_stream), *hc = random_floats((size_t)n * n_stream * n_stream, 5),
+              *hx = random_floats((size_t)n * cols, 6);
+        struct pair h = both(r, hh, n_stream * stride * sizeof(float)), k = both(r, hc, (size_t)n * n_stream * n_stream * sizeof(float)),
+                    x = both(r, hx, (size_t)n * cols * sizeof(float));
+        struct k_batch b = { .n = n, .n_d = n / 2 };
+        struct k_altup_args c = { .op = op, .h = h.c, .stream_stride = stride, .n_stream = n_stream, .active = active, .cols = cols, .c = k.c,
+                                  .c_stride = op == K_ALTUP_PREDICT ? (size_t)n_stream * n_stream : n_stream, .x = x.c, .eps = 1e-5f, .n = n }, g = c;
+        char what[80];
+
+        g.h = h.g;
+        g.c = k.g;
+        g.x = x.g;
+        RUN(r, altup, &b, &b, &c, &g, "altup");
+        snprintf(what, sizeof(what), "altup %d, %u streams, %u x %u, active %u", (int)op, n_stream, n, cols, active);
+        compare(r, what, h, n_stream, (uint32_t)stride, stride, 2e-6);
+        compare(r, what, x, n, cols, cols, 2e-6);
+        both_free(r, &h);
+        both_free(r, &k);
+        both_free(r, &x);
+        free(hh);
+        free(hc);
+        free(hx);
+}
+
 static void check_alone(struct rig *r) {
         for (int kind = 0; kind < 3; kind++)
                 for (int i = 0; i < 6; i++) {
@@ -130,10 +159,19 @@ static void check_alone(struct rig *r) {
         norm_case(r, 3, 14336, K_NORM_RMS, 0, true, false, false, false, false);
         norm_case(r, 5, 1003, K_NORM_RMS, 0, true, true, false, false, false);
         for (int a = 0; a <= K_GLU_NONE; a++) {
-                glu_case(r, 5, 320, (enum k_glu)a, true);
-                glu_case(r, 70, 1000, (enum k_glu)a, a != K_GLU_SWIGLU_OAI ? false : true);
+                glu_case(r, 5, 320, (enum k_glu)a, true, 0);
+                glu_case(r, 70, 1000, (enum k_glu)a, a != K_GLU_SWIGLU_OAI ? false : true, 0);
         }
-        glu_case(r, 1, 14336, K_GLU_SILU, true);
+        glu_case(r, 1, 14336, K_GLU_SILU, true, 0);
+        glu_case(r, 5, 320, K_GLU_GELU_TANH, true, 1.6448f);
+        glu_case(r, 9, 1001, K_GLU_GELU_TANH, true, 0.5f);
+        glu_case(r, 1, 16384, K_GLU_GELU_TANH, true, 1.6448f);
+        glu_case(r, 3, 96, K_GLU_SILU, true, -0.25f);
+        for (uint32_t n_stream = 1; n_stream <= K_ALTUP_MAX; n_stream += n_stream < 4 ? 1 : 4)
+                for (int op = K_ALTUP_PREDICT; op <= K_ALTUP_MATCH; op++) {
+                        altup_case(r, (enum k_altup)op, n_stream, 5, 333, 0);
+                        altup_case(r, (enum k_altup)op, n_stream, 1, 2048, n_stream - 1);
+                }
         for (int op = 0; op <= K_ELEM_MUL_VEC; op++)
                 elem_case(r, (enum k_elem)op, 9, 333);
 }

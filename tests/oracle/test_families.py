@@ -3,8 +3,10 @@
 """Families beyond tests/data/oracle against llama.cpp v0.5.0 and against forward passes in float64 (reference.py), and the
 refusal of contradictory models.
 
-usage: test_families.py HEARTH_PROBE EXPECTED_DIR
+usage: test_families.py HEARTH_PROBE EXPECTED_DIR [--share I/N] [-- OPTION...]
 
+OPTIONs (--backend cuda) are the probe's, for every run: then only what a device computes is looked at, exact and as served (the
+arithmetic of prompts and of generated tokens, KV in f16), not what is refused. --share: every Nth family, from the Ith on.
 EXPECTED_DIR/NAME.npy: llama.cpp's logits (encoders: embeddings, the mean over positions) of the model that
 make_families.py makes, for the tokens below; F32 KV, flash attention off, one thread. Rows: positions 5, 40, last.
 """
@@ -32,19 +34,33 @@ OWN = ("gemma3n", "gemma3n-shared", "glm4moe-mtp")
 
 
 class Checker:
-    def __init__(self, probe, tmp):
-        self.probe, self.tmp, self.failed = probe, tmp, 0
+    def __init__(self, probe, tmp, device=()):
+        self.probe, self.tmp, self.device, self.failed = probe, tmp, list(device), 0
 
     def fail(self, text):
         self.failed += 1
         print("FAIL " + text)
 
-    def run(self, command, model, ids, *options):
+    def run(self, command, model, ids, *options, how=("--exact", "--kv", "f32")):
         out = os.path.join(self.tmp, "out.npy")
-        p = subprocess.run([self.probe, command, "--model", model, "--tokens", ",".join(map(str, ids)), "--exact", "--kv", "f32",
-                            "--threads", "1", "--out", out, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        p = subprocess.run([self.probe, command, "--model", model, "--tokens", ",".join(map(str, ids)), *how,
+                            "--threads", "1", "--out", out, *options, *self.device], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                            timeout=120)
         return (np.load(out), "") if p.returncode == 0 else (None, p.stderr.strip())
+
+    def served(self, name, model, ids, want):
+        """As a program gets it: the root of the mean square, for of several experts that are as good another one may be chosen."""
+        if F.is_encoder(name):
+            got, why = self.run("embed", model, ids, how=("--kv", "f16"))
+        else:
+            got, why = self.run("logits", model, ids, "--positions", "all", "--prompt", "30", how=("--kv", "f16"))
+        if got is None:
+            return self.fail("%s, served: %s" % (name, why))
+        got = got.reshape(1, -1) if F.is_encoder(name) else got[list(POSITIONS)]
+        d, limit = np.sqrt(np.mean((got - want) ** 2)) / want.std(), 0.15 if F.MODELS[name].get("n_expert") else 0.02
+        print("%-14s served rms = %.1e" % (name, d))
+        if not d <= limit:
+            self.fail("%s, served: rms = %.3g, at most %g" % (name, d, limit))
 
     def family(self, name, want):
         model = os.path.join(self.tmp, name + ".gguf")
@@ -63,6 +79,8 @@ class Checker:
         print("%-14s d = %.1e" % (name, d))
         if not d <= limit:
             self.fail("%s: d = %.3g, at most %g" % (name, d, limit))
+        if self.device:
+            self.served(name, model, ids, want)
 
     def near(self, what, got, why, want, limit=1e-4):
         if got is None:
@@ -85,7 +103,10 @@ class Checker:
             self.near(name + " mtp, chunks", *self.run("mtp", model, ids, "--chunk", "7"), mtp)
         self.near(name + " float64", *self.run("logits", model, ids, "--positions", "all", "--chunk", "17"), want)
         self.near(name + " generated", *self.run("logits", model, ids, "--positions", "all", "--prompt", "40"), want)
-        self.near(name + " scalar", *self.run("logits", model, ids, "--positions", "all", "--variant", "scalar"), want)
+        if not self.device:
+            self.near(name + " scalar", *self.run("logits", model, ids, "--positions", "all", "--variant", "scalar"), want)
+        else:
+            self.served(name, model, ids, want[list(POSITIONS)])
 
     def qwen35(self, what, preset, changes, keep=(), add=()):
         """Trunk and MTP layer of another shape against the float64 pass; 'keep' of the MTP layer's own parts, 'add' some."""
@@ -226,28 +247,43 @@ def refusals(c):
         c.refused(what, g, "model_invalid", *words)
 
 
-def main():
-    if len(sys.argv) != 3:
+def shares(args):
+    """What of [(name, function)] is this run's: all, or by --share."""
+    if not args:
+        return lambda i: True
+    if len(args) != 2 or args[0] != "--share" or "/" not in args[1]:
         sys.exit(__doc__)
+    k, n = (int(x) for x in args[1].split("/"))
+    return lambda i: i % n == k % n
+
+
+def main():
+    args, device = sys.argv[1:], []
+    if "--" in args:
+        args, device = args[:args.index("--")], args[args.index("--") + 1:]
+    if len(args) < 2:
+        sys.exit(__doc__)
+    mine, norm = shares(args[2:]), ("shared_head_norm",)
     with tempfile.TemporaryDirectory() as tmp:
-        c = Checker(sys.argv[1], tmp)
-        for name in F.MODELS:
-            if name not in OWN:
-                c.family(name, np.load(os.path.join(sys.argv[2], name + ".npy")))
-        for name in OWN:
-            c.decoder(name)
-        for name in ("bert", "nomic-bert"):
-            c.encoder(name)
-        norm = ("shared_head_norm",)
-        c.qwen35("qwen35, K heads 3 of 6", "qwen35", dict(n_layer=5, interval=3, ssm_k_heads=3, ssm_v_heads=6, ssm_state=32, conv=3), norm)
-        c.qwen35("qwen35, MTP with its own table and head", "qwen35", dict(n_layer=2, interval=2, tied=False), norm,
-                 ("embed_tokens", "shared_head_head"))
-        c.qwen35("qwen35, MTP with the trunk's norm", "qwen35", dict(n_layer=3, interval=2, n_head=6, n_kv=3, n_embd=96))
-        c.qwen35("qwen35moe", "qwen35moe", dict(n_layer=4, interval=2, ssm_k_heads=1, ssm_v_heads=3, n_expert=5, n_used=2), norm,
-                 ("shared_head_head",))
-        left_out(c)
-        refusals(c)
-    print("%d failed" % c.failed)
+        c = Checker(args[0], tmp, device)
+        cases = [lambda n=n: c.family(n, np.load(os.path.join(args[1], n + ".npy"))) for n in F.MODELS if n not in OWN]
+        cases += [lambda n=n: c.decoder(n) for n in OWN]
+        cases += [lambda n=n: c.encoder(n) for n in ("bert", "nomic-bert")]
+        cases += [
+            lambda: c.qwen35("qwen35, K heads 3 of 6", "qwen35",
+                             dict(n_layer=5, interval=3, ssm_k_heads=3, ssm_v_heads=6, ssm_state=32, conv=3), norm),
+            lambda: c.qwen35("qwen35, MTP with its own table and head", "qwen35", dict(n_layer=2, interval=2, tied=False), norm,
+                             ("embed_tokens", "shared_head_head")),
+            lambda: c.qwen35("qwen35, MTP with the trunk's norm", "qwen35", dict(n_layer=3, interval=2, n_head=6, n_kv=3, n_embd=96)),
+            lambda: c.qwen35("qwen35moe", "qwen35moe", dict(n_layer=4, interval=2, ssm_k_heads=1, ssm_v_heads=3, n_expert=5, n_used=2),
+                             norm, ("shared_head_head",)),
+        ]
+        if not device:
+            cases += [lambda: left_out(c), lambda: refusals(c)]
+        own = [case for i, case in enumerate(cases) if mine(i)]
+        for case in own:
+            case()
+    print("%d cases, %d failed" % (len(own), c.failed))
     return 1 if c.failed else 0
 
 
