@@ -253,7 +253,6 @@ struct k_moe_args {
         const struct k_weight *gate, *up, *down; /* stacked; gate NULL with up holding [gate|up] fused rows */
         const float *gate_b, *up_b, *down_b;     /* [n_expert, rows] or NULL */
         enum k_glu act; float alpha, limit;
-        bool weight_before;              /* apply routing weight to the input instead of the output (llama4) */
         void *scratch; size_t scratch_bytes; /* k_moe_scratch() */
         float *y; size_t y_stride;       /* [n, d] = sum in order of rank, fixed */
         uint32_t n, n_d;

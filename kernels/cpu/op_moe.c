@@ -269,8 +269,8 @@ int k_cpu_moe(struct k_dev *dev, const struct k_batch *bt, const struct k_moe_ar
 
         (void)bt;
         r.ff = a->down->cols;
-        if (a->weight_before || a->n_group > K_CPU_EXPERT_GROUPS)
-                return k_cpu_refuse(cpu, "moe", "weights before the experts, or over 256 groups");
+        if (a->n_group > K_CPU_EXPERT_GROUPS)
+                return k_cpu_refuse(cpu, "moe", "over 256 groups of experts");
         if (moe_layout(&r, a->scratch, a->n, a->n_used, r.d, r.ff, a->n_expert) > a->scratch_bytes)
                 return k_cpu_refuse(cpu, "moe", "more rows than reserved");
         r.per = k_cpu_rows_per_task(cpu, a->n);

@@ -489,8 +489,8 @@ int cuda_run_moe_with(struct cuda_dev *d, const struct cmd_moe *c, struct moe_wi
         int r;
 
         moe_cut(&m.s, (uint8_t *)c->a.scratch, n, K, m.dd, m.ff, X);
-        if (m.s.bytes > c->a.scratch_bytes || c->a.weight_before || X > MAX_EXPERT || n > d->max_rows || m.dd != c->x.cols) {
-                cuda_fail(d, cudaErrorInvalidValue, "experts: more rows than reserved, or weights before the experts");
+        if (m.s.bytes > c->a.scratch_bytes || X > MAX_EXPERT || n > d->max_rows || m.dd != c->x.cols) {
+                cuda_fail(d, cudaErrorInvalidValue, "experts: more rows than reserved");
                 return -EINVAL;
         }
         choose_direct(&m);

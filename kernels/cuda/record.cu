@@ -552,7 +552,6 @@ int cuda_op_moe(struct k_dev *kd, const struct k_batch *kb, const struct k_moe_a
         c->a.act = a->act;
         c->a.alpha = a->alpha;
         c->a.limit = a->limit;
-        c->a.weight_before = a->weight_before;
         c->a.scratch = a->scratch;
         c->a.scratch_bytes = a->scratch_bytes;
         c->a.y = a->y;
