@@ -238,6 +238,8 @@ bool cuda_attention_takes(const struct cuda_dev *d, const struct dbatch *b, cons
 
         a.kv = c->kv;
         a.n_head = c->a.n_head;
+        a.window = c->a.window;
+        a.causal = c->a.causal;
         if (d->exact || !b->one_each || b->n_d < b->n || !c->a.causal || !q->has_kv || !q->a.k || !q->a.v || (q->a.norm_full && (q->a.q_norm || q->a.k_norm)))
                 return false;
         if (q->a.q != c->a.q || q->a.q_stride != c->a.q_stride || q->a.q_head != c->a.q_head || q->a.n_head != c->a.n_head ||

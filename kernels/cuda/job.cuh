@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What a job of a product with float activations multiplies (struct jobs, cuda.cuh). Behind the wait: lists are an earlier kernel's. */
+/* What a job of a product with float activations multiplies (struct jobs, cuda.cuh). Where there are lists, behind the wait: they are an earlier kernel's. */
 
 #include "kernels/cuda/cuda.cuh"
 

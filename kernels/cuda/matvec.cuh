@@ -107,11 +107,17 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         static constexpr int BYTES = ST::BYTES * SIDE;
         const uint8_t *at[4];                    /* this lane's part of tile 0 of the warp's share, of the output asked for */
         uint32_t to;                             /* this lane's part of the ring, a shared address */
-        uint32_t place;                          /* the same of what next() gives and ask() fills again */
+        uint32_t place;                          /* what next() gives and ask() fills again, from first() on */
         uint32_t unit, slot, tile, k, end;       /* next tile to ask for; end: of this output's row groups in the grid's order, or which of GLU's two */
         uint32_t last, beside;                   /* SIDE > 1: this output's last row group, in the grid's order; tiles to the row group beside */
         bool more;                               /* there is one */
 
+        /*
+         * Copies with a policy want the whole address (ptx.cuh). Where they have none, two row groups side by side spill less with it (sm_86:
+         * 216 bytes instead of 608, Q5_1), few columns more (160 instead of 112, Q2_K).
+         */
+        static constexpr bool WHOLE = COPY_HAS_POLICY || SIDE == 2;
+        __device__ __forceinline__ uint32_t first() const { return WHOLE ? to : 0; }
         __device__ __forceinline__ void output(const matvec_args &a, const matvec_place &p, const matvec_out &o, uint32_t expert) {
                 const uint64_t far = (uint64_t)expert * o.expert_stride + p.lane * 16;
                 at[0] = o.p[0] + far + p.sb0 * TB.code;
@@ -166,9 +172,10 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         }
         __device__ __forceinline__ void ask(const matvec_args &a, const matvec_place &p, uint32_t expert) {
                 if (more) {
-                        copy(p, place, tile);
+                        const uint32_t dst = WHOLE ? place : to + place;
+                        copy(p, dst, tile);
                         if constexpr (SIDE == 2)
-                                copy(p, place + ST::BYTES, tile + beside);
+                                copy(p, dst + ST::BYTES, tile + beside);
                         tile++;
                         if (++k == p.tiles) {
                                 k = 0;
@@ -181,12 +188,12 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
                         }
                 }
                 asm volatile("cp.async.commit_group;" ::: "memory");
-                place = place == to + (RING - 1) * BYTES ? to : place + BYTES;
+                place = place == first() + (RING - 1) * BYTES ? first() : place + BYTES;
         }
         /* base: the warp's ring. */
         __device__ __forceinline__ void start(const matvec_args &a, const matvec_place &p, const uint8_t *base, uint32_t expert) {
                 to = (uint32_t)__cvta_generic_to_shared(base) + p.lane * 16;
-                place = to;
+                place = first();
                 k = 0;
                 end = a.glu ? UINT32_MAX : 0;
                 unit = blockIdx.x;
@@ -200,7 +207,7 @@ template <int TYPE, int RING, int SIDE = 1> struct matvec_ring {
         __device__ __forceinline__ tile_src next(const uint8_t *base) {
                 asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
                 __syncwarp();
-                return source(base + (place - to));
+                return source(base + (place - first()));
         }
         static __device__ __forceinline__ tile_src source(const uint8_t *from) {
                 return tile_src{from, from + TB.code, from + TB.code + TB.high, from + TB.code + TB.high + TB.scale};

@@ -138,7 +138,7 @@ template <class W> __global__ void __launch_bounds__(ONE_WARPS * 32, 6) float_on
 
 /* ---- several columns ---------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool ok) {
+static __device__ __forceinline__ void copy16_if(uint32_t to, const void *from, bool ok) {
         int n = ok ? 16 : 0;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory");
 }
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(MANY_THREADS, (many_shape<W, R, NC, STAGES>::B
                 const uint8_t *from = ok ? w + (size_t)s * 512 : w;
 #pragma unroll
                 for (int r = 0; r < R; r++)
-                        copy16(to + r * 512, from + min((uint32_t)r, last) * a.w_stride, ok);
+                        copy16_if(to + r * 512, from + min((uint32_t)r, last) * a.w_stride, ok);
         };
         bool w_asked = false;
         if (!a.late) {
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(MANY_THREADS, (many_shape<W, R, NC, STAGES>::B
                         for (int i = 0; i < EACH; i++) {
                                 const bool ok = from_col[i] != UINT32_MAX && s * P::STEP + from_col[i] < a.cols;
                                 if (PIECES % MANY_THREADS == 0 || tid + i * MANY_THREADS < PIECES)
-                                        copy16(to[i] + stage, ok ? x[i] + s * P::STEP + from_col[i] : x[i], ok);
+                                        copy16_if(to[i] + stage, ok ? x[i] + s * P::STEP + from_col[i] : x[i], ok);
                         }
                 };
                 float sum[NC * R];

@@ -51,13 +51,16 @@ static __device__ __forceinline__ void copy16(uint32_t to, const void *from) {
  * which every step reads again, stay there (cuda-one-column.md, "What stays in L2"). The policy is what createpolicy.fractional.L2::evict_first
  * makes of 1.0 (PTX ISA). On the cards where it was measured; elsewhere plain.
  *
- * 'to' must be an address that a lane carries on, not one that is made of the lane's and what all lanes have (a place in a ring): nvcc 13.0's
- * assembler then takes both from one register, and the card ends with an illegal instruction. tests/gpu/copies.py looks for that.
+ * 'to' is best an address that a lane carries on, not one that is made of the lane's and what all lanes have (a place in a ring): of such, nvcc
+ * 13.0's assembler may take the second part and the policy from one register, and the card ends with an illegal instruction.
+ * tests/gpu/copies.py looks for that in what was built; the rings of lattice types and experts are made so, and it adds them up first.
  */
 #define READ_ONCE 0x12f0000000000000ull
 #if __CUDA_ARCH__ == 900
+#define COPY_HAS_POLICY true
 #define COPY_ONCE(to, bytes) "cp.async.cg.shared.global.L2::cache_hint.L2::128B [" to "], [%1], " bytes ", %3;"
 #else
+#define COPY_HAS_POLICY false
 #define COPY_ONCE(to, bytes) "cp.async.cg.shared.global.L2::128B [" to "], [%1], " bytes ";"
 #endif
 /* 16 bytes, to a shared address OFF bytes behind 'to'. */

@@ -424,7 +424,6 @@ int cuda_op_qkv(struct k_dev *kd, const struct k_batch *kb, const struct k_qkv_a
         struct cmd_qkv *c = CMD_NEW(d, CMD_QKV, cmd_qkv);
         if (!c)
                 return -EIO;
-        /* Field by field: a struct copy would copy the caller's padding and spoil the arena's comparison. */
         c->a.q = a->q;
         c->a.q_stride = a->q_stride;
         c->a.q_head = a->q_head;

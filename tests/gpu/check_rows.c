@@ -97,6 +97,41 @@ static void glu_case(struct rig *r, uint32_t n, uint32_t cols, enum k_glu act, b
         free(hg);
 }
 
+/* Gate and up from one product with the GLU of them, which must not be joined with it: n_d rows of generated tokens, the others of prompts. */
+static void sparse_case(struct rig *r, enum k_type t, uint32_t n, uint32_t n_d, uint32_t ff, uint32_t cols) {
+        float *hx = random_floats((size_t)n * cols, cols + n);
+        struct acts x = acts_new(r, hx, n, cols), o = acts_new(r, NULL, n, ff);
+        struct pair y = both_poison(r, (size_t)n * 2 * ff);
+        struct matrix m[2];
+        char what[80];
+
+        for (uint32_t i = 0; i < 2; i++)
+                if (matrix_new(r, t, ff, cols, 1, false, 17 + i, &m[i]) < 0)
+                        expect(r, false, "a matrix of %s", k_type_name(t));
+        for (int gpu = 0; gpu < 2; gpu++) {
+                struct k_dev *d = gpu ? r->gpu : r->cpu;
+                struct k_batch b = { .n = n, .n_d = n_d, .n_seq = 1 };
+                struct k_linear_args l = { .x = gpu ? &x.g : &x.c, .n_out = 2, .n_rows = n, .n_d = n_d };
+                for (uint32_t i = 0; i < 2; i++) {
+                        l.out[i].w = gpu ? &m[i].g : &m[i].c;
+                        l.out[i].y = (float *)(gpu ? y.g : y.c) + (size_t)i * n * ff;
+                        l.out[i].y_stride = ff;
+                }
+                struct k_glu_args g = { .gate = l.out[0].y, .up = l.out[1].y, .gate_stride = ff, .up_stride = ff, .act = K_GLU_GELU_TANH, .sparse_std = 0.25f,
+                                        .out = gpu ? &o.g : &o.c, .n = n };
+                if (d->ops->batch_begin(d, &b) < 0 || d->ops->linear(d, &b, &l) < 0 || d->ops->glu(d, &b, &g) < 0 || d->ops->batch_end(d, &b) < 0)
+                        expect(r, false, "a sparse GLU behind its product: %s", d->ops->last_error(d));
+        }
+        snprintf(what, sizeof(what), "sparse glu of products of %s, %u and %u rows", k_type_name(t), n_d, n - n_d);
+        compare(r, what, o.f, n, ff, ff, 3e-2);
+        for (uint32_t i = 0; i < 2; i++)
+                matrix_free(r, &m[i]);
+        both_free(r, &y);
+        acts_free(r, &x);
+        acts_free(r, &o);
+        free(hx);
+}
+
 static void elem_case(struct rig *r, enum k_elem op, uint32_t n, uint32_t cols) {
         float *hx = random_floats((size_t)n * cols, 3), *hy = random_floats((size_t)n * cols, 4);
         struct pair x = both(r, hx, (size_t)n * cols * sizeof(float)), y = both(r, hy, (size_t)n * cols * sizeof(float));
@@ -122,11 +157,13 @@ static void elem_case(struct rig *r, enum k_elem op, uint32_t n, uint32_t cols) 
         free(hy);
 }
 
-/* Streams lie further apart than they are long: what is between them must stay. */
-static void altup_case(struct rig *r, enum k_altup op, uint32_t n_stream, uint32_t n, uint32_t cols, uint32_t active) {
+/* Streams lie further apart than they are long: what is between them must stay. x is made smaller by a factor. */
+static void altup_case(struct rig *r, enum k_altup op, uint32_t n_stream, uint32_t n, uint32_t cols, uint32_t active, float factor) {
         const size_t stride = (size_t)n * cols + 32;
         float *hh = random_floats(n_stream * stride, cols + n_stream), *hc = random_floats((size_t)n * n_stream * n_stream, 5),
               *hx = random_floats((size_t)n * cols, 6);
+        for (uint32_t i = 0; i < n * cols; i++)
+                hx[i] *= factor;
         struct pair h = both(r, hh, n_stream * stride * sizeof(float)), k = both(r, hc, (size_t)n * n_stream * n_stream * sizeof(float)),
                     x = both(r, hx, (size_t)n * cols * sizeof(float));
         struct k_batch b = { .n = n, .n_d = n / 2 };
@@ -167,10 +204,15 @@ static void check_alone(struct rig *r) {
         glu_case(r, 9, 1001, K_GLU_GELU_TANH, true, 0.5f);
         glu_case(r, 1, 16384, K_GLU_GELU_TANH, true, 1.6448f);
         glu_case(r, 3, 96, K_GLU_SILU, true, -0.25f);
+        for (uint32_t n_d = 0; n_d < 3; n_d++) {
+                sparse_case(r, K_Q8_0, 1 + n_d, n_d, 320, 512);
+                sparse_case(r, K_Q4_0, 6, 3 * n_d, 256, 512);
+        }
         for (uint32_t n_stream = 1; n_stream <= K_ALTUP_MAX; n_stream += n_stream < 4 ? 1 : 4)
                 for (int op = K_ALTUP_PREDICT; op <= K_ALTUP_MATCH; op++) {
-                        altup_case(r, (enum k_altup)op, n_stream, 5, 333, 0);
-                        altup_case(r, (enum k_altup)op, n_stream, 1, 2048, n_stream - 1);
+                        altup_case(r, (enum k_altup)op, n_stream, 5, 333, 0, 1);
+                        altup_case(r, (enum k_altup)op, n_stream, 1, 2048, n_stream - 1, 1);
+                        altup_case(r, (enum k_altup)op, n_stream, 3, 64, 0, 1e-3f); /* MATCH: less than eps */
                 }
         for (int op = 0; op <= K_ELEM_MUL_VEC; op++)
                 elem_case(r, (enum k_elem)op, 9, 333);

@@ -173,6 +173,9 @@ void check_tune(struct rig *r) {
         for (size_t i = 0; !r->tiny && i < ELEMENTSOF(rings); i++)
                 if (mine(r, rings[i]))
                         check_shape(r, rings[i], 4384, 2048, few, ELEMENTSOF(few));
+        /* one block a multiprocessor by rule (one_block() of matvec_one.cuh) */
+        if (!r->tiny && mine(r, K_Q4_0))
+                check_shape(r, K_Q4_0, 4096, 4096, few, 1);
         check_refusals(r);
         r->gpu->ops->tune(r->gpu, NULL, 0);
 }

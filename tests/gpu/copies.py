@@ -6,8 +6,8 @@ usage: copies.py DIR
 
 DIR holds the build's objects (kernels/cuda/*.cu.o). nvcc 13.0's assembler, given a copy with a cache policy (ptx.cuh) whose
 address is the lane's plus what all lanes have, takes that sum and the policy from one pair of registers: LDGSTS [R10+UR0],
-desc[UR1][...], an illegal instruction. None of our copies has such an address, and with other releases this says whether
-that is still so. Exit 1 if one has; 77 without objects, or without cuobjdump and nvdisasm (tests/requirements.txt).
+desc[UR1][...], an illegal instruction. This says whether any copy in the build is one, by whichever release of nvcc. Exit 1
+if one is; 77 without objects, or without cuobjdump and nvdisasm (tests/requirements.txt).
 """
 import concurrent.futures
 import glob
@@ -19,10 +19,11 @@ import sys
 
 FUNCTION = re.compile(r"Function : (\S+)")
 COPY = re.compile(r"\bLDGSTS\S*\s")
-WRONG = re.compile(r"\bLDGSTS\S*\s+\[R\d+(?:\.\w+)*\+UR\d+[^\]]*\], desc\[")
+WRONG = re.compile(r"\bLDGSTS\S*\s+\[(?:R\d+(?:\.\w+)*\+)?UR\d+[^\]]*\], desc\[")
 SAMPLES = (
     ("LDGSTS.E.BYPASS.LTC128B.128 [R10+UR0+0x200], desc[UR1][R18.64+0x200] ;", True),
     ("@!P3 LDGSTS.E.BYPASS.LTC128B.128 [R17+UR0+-0x800], desc[UR1][R2.64], !P3 ;", True),
+    ("LDGSTS.E.BYPASS.LTC128B.128 [UR4+0x200], desc[UR5][R18.64] ;", True),
     ("LDGSTS.E.BYPASS.LTC128B.128 [R19+0x400], desc[UR6][R16.64+0x400] ;", False),
     ("LDGSTS.E.BYPASS.128 [R13], desc[UR8][R2.64], !P0 ;", False),
 )
@@ -30,7 +31,8 @@ SAMPLES = (
 
 def tool():
     found = [f for where in sys.path for f in sorted(glob.glob(os.path.join(where, "nvidia", "*", "bin", "cuobjdump")))]
-    return found[-1] if found else shutil.which("cuobjdump")
+    found += [f for f in [shutil.which("cuobjdump")] if f]
+    return next((f for f in found if os.path.exists(os.path.join(os.path.dirname(f), "nvdisasm")) or shutil.which("nvdisasm")), None)
 
 
 def look(cuobjdump, path):
@@ -61,7 +63,7 @@ def main():
         print(f"skipped: no objects in {sys.argv[1]} (built without CUDA)")
         return 77
     if not cuobjdump:
-        print("skipped: no cuobjdump; pip install -r tests/requirements.txt has it")
+        print("skipped: no cuobjdump with nvdisasm; pip install -r tests/requirements.txt has it")
         return 77
     copies, failed = 0, 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
